@@ -1,0 +1,99 @@
+"""agent-resume: agents that survive crashes, restarts and days of waiting, on one SQLite file.
+
+Names are resolved at first use (PEP 562), so that importing the package stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import agent_run
+    from .aio import AsyncRun
+    from .checkpoint import Checkpoint
+    from .codec import ValueCodec
+    from .errors import (
+        AgentResumeError,
+        AgentResumeWarning,
+        AmbiguousRunId,
+        DuplicateStep,
+        DuplicateStepWarning,
+        ImportConflict,
+        InvalidName,
+        InvalidTransition,
+        NoActiveStep,
+        OutputNotStorable,
+        RecordConflictWarning,
+        RunCancelled,
+        RunInUse,
+        RunLost,
+        RunNotFound,
+        RunPaused,
+        StepCodeChangedWarning,
+        StepInDoubt,
+        StepInFlight,
+        StepInputChanged,
+        StepInputChangedWarning,
+        StepTimeout,
+        StoreBusy,
+        StoreDamaged,
+        StoredStepError,
+        StoredValueUnreadable,
+        StoreError,
+        StoreForked,
+        StoreFull,
+        StoreMoved,
+        StoreNewer,
+        StoreReadOnly,
+        StoreUnavailable,
+        WaitTimeout,
+    )
+    from .models import AgentRunState, Paused, RecordedStep, RunSummary, StepEvent
+    from .report import format_timeline
+    from .run import Run
+    from .run_context import StepContext, current_step
+    from .run_events import EVENT_TYPES, EventType, register_event_type
+    from .run_retry import NOT_DONE, UNKNOWN, Retry, Verified
+    from .store import Store
+    from .top_level import answer, cancel, list_runs, load_run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "agent": ("agent_run",),
+    "aio": ("AsyncRun",),
+    "checkpoint": ("Checkpoint",),
+    "codec": ("ValueCodec",),
+    "errors": (
+        "AgentResumeError", "AgentResumeWarning", "AmbiguousRunId", "DuplicateStep", "DuplicateStepWarning",
+        "ImportConflict", "InvalidName", "InvalidTransition", "NoActiveStep", "OutputNotStorable",
+        "RecordConflictWarning", "RunCancelled", "RunInUse", "RunLost", "RunNotFound", "RunPaused",
+        "StepCodeChangedWarning", "StepInDoubt", "StepInFlight", "StepInputChanged", "StepInputChangedWarning",
+        "StepTimeout", "StoreBusy", "StoreDamaged", "StoreError", "StoreForked", "StoreFull", "StoreMoved",
+        "StoreNewer", "StoreReadOnly", "StoreUnavailable", "StoredStepError", "StoredValueUnreadable", "WaitTimeout",
+    ),
+    "models": ("AgentRunState", "Paused", "RecordedStep", "RunSummary", "StepEvent"),
+    "report": ("format_timeline",),
+    "run": ("Run",),
+    "run_context": ("StepContext", "current_step"),
+    "run_events": ("EVENT_TYPES", "EventType", "register_event_type"),
+    "run_retry": ("NOT_DONE", "UNKNOWN", "Retry", "Verified"),
+    "store": ("Store",),
+    "top_level": ("answer", "cancel", "list_runs", "load_run"),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - one list, not two to keep equal
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,390 @@
+"""``agent_run``: find or create the run, own it, run the body, settle its status."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar, overload
+
+from . import errors, faults, ownership, run_calls, store_runs, store_steps
+from .aio import AsyncRun
+from .models import Paused
+from .run import Run
+from .run_command import recorded_command
+from .run_core import Hook, Progress, RunCore
+from .run_options import OnDuplicate, check_name
+from .store import Durability, Store
+from .store_runs import Opened, OpenRequest, Settlement
+
+T = TypeVar("T")
+OnPause = Literal["exit", "raise", "return"]
+log = logging.getLogger("agent_resume")
+
+_HANDED_ON = ("AGENT_RESUME_RUN_ID", "AGENT_RESUME_RUN_NAME", "AGENT_RESUME_RUN_DB")
+
+
+@overload
+def agent_run(
+    name: str,
+    fn: Callable[[AsyncRun], Coroutine[Any, Any, T]],
+    *,
+    run_id: str | None = ...,
+    input: Any = ...,
+    db: str | os.PathLike[str] | Store | None = ...,
+    state_dir: str | os.PathLike[str] | None = ...,
+    on_step: Hook | None = ...,
+    durability: Durability | None = ...,
+    progress: Progress = ...,
+    strict: bool = ...,
+    on_pause: OnPause = ...,
+    on_duplicate: OnDuplicate = ...,
+) -> Coroutine[Any, Any, T]: ...
+@overload
+def agent_run(
+    name: str,
+    fn: Callable[[Run], T],
+    *,
+    run_id: str | None = ...,
+    input: Any = ...,
+    db: str | os.PathLike[str] | Store | None = ...,
+    state_dir: str | os.PathLike[str] | None = ...,
+    on_step: Hook | None = ...,
+    durability: Durability | None = ...,
+    progress: Progress = ...,
+    strict: bool = ...,
+    on_pause: OnPause = ...,
+    on_duplicate: OnDuplicate = ...,
+) -> T: ...
+def agent_run(
+    name: str,
+    fn: Callable[[Any], Any],
+    *,
+    run_id: str | None = None,
+    input: Any = None,
+    db: str | os.PathLike[str] | Store | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+    on_step: Hook | None = None,
+    durability: Durability | None = None,
+    progress: Progress = "auto",
+    strict: bool = False,
+    on_pause: OnPause = "exit",
+    on_duplicate: OnDuplicate = "error",
+) -> Any:
+    """Run an agent's body as a durable run: start it, or go on with the one that was left unfinished.
+
+    With ``run_id``: that run, created when missing; a completed one gives its stored result and ``fn`` is not called.
+    Without: the newest unfinished run of this name with an equal ``input`` and no live owner, else a new one.
+
+    Args:
+        name: the agent's name.
+        fn: the body. A plain function gets a ``Run``; a coroutine function gets an ``AsyncRun``, and the call is awaited.
+        run_id: which run.
+        input: any storable value; part of what makes two runs the same work.
+        db: a path, a SQLAlchemy URL or a ``Store``.
+        state_dir: a folder whose ``runs.db`` is the store when ``db`` is None.
+        on_step: called with a ``StepEvent`` at each start, done, skip and error.
+        durability: ``"full"`` or ``"relaxed"``; the store's when not given.
+        progress: lines on stderr; ``"auto"`` means on a terminal only.
+        strict: duplicates and changes are errors; ``AGENT_RESUME_STRICT=1`` does the same.
+        on_pause: what an unanswered pause does: end the program with exit code 0 (``"exit"``), raise ``RunPaused``
+            (``"raise"``), or return a ``Paused`` record (``"return"``).
+        on_duplicate: what a step name used twice gives: ``"error"``, ``"return"`` (the stored value) or ``"number"``.
+
+    Returns:
+        What ``fn`` returned, decoded from the store.
+
+    Raises:
+        RunInUse: a live owner executes the run of that id.
+        RunCancelled: it was cancelled.
+        InvalidTransition: the run of that id has another name.
+        StoreError: the store cannot be used; ``fn`` was not called.
+        Exception: whatever ``fn`` raised; the run is ``failed`` then.
+    """
+    if on_pause not in ("exit", "raise", "return"):
+        raise ValueError(f"on_pause is 'exit', 'raise' or 'return', not {on_pause!r}")
+    if not callable(fn):
+        raise TypeError(f"agent_run wants the agent's body, a function of a run, got a {type(fn).__name__}")
+    wanted = _Wanted(name, run_id, input, db, state_dir, on_step, durability, progress, strict, on_duplicate)
+    if _is_async(fn):
+        return _run_async(wanted, fn, on_pause)
+    return _run_sync(wanted, fn, on_pause)
+
+
+def _is_async(fn: Any) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - its kind is asked, not whether it is callable
+
+
+class _Wanted:
+    """What ``agent_run`` was asked for, checked; nothing is opened yet."""
+
+    def __init__(
+        self,
+        name: str,
+        run_id: str | None,
+        input: Any,
+        db: str | os.PathLike[str] | Store | None,
+        state_dir: str | os.PathLike[str] | None,
+        on_step: Hook | None,
+        durability: Durability | None,
+        progress: Progress,
+        strict: bool,
+        on_duplicate: OnDuplicate,
+    ) -> None:
+        self.name = check_name("run name", name)
+        self.run_id = None if run_id is None else check_name("run id", run_id)
+        if durability not in (None, "full", "relaxed"):
+            raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
+        self.owns_store = not isinstance(db, Store)
+        self.store = db if isinstance(db, Store) else Store(db, state_dir=state_dir)
+        if self.run_id is None:
+            self.run_id = _handed_on(self.name, self.store)
+        self.input = input
+        self.core = RunCore(
+            self.store,
+            self.run_id or "",
+            self.name,
+            exclusive=True,
+            on_step=on_step,
+            progress=progress,
+            strict=strict or os.environ.get("AGENT_RESUME_STRICT") == "1",
+            on_duplicate=on_duplicate,
+            full=(durability or self.store.durability) == "full",
+        )
+
+
+def _handed_on(name: str, store: Store) -> str | None:
+    """The run that ``resume --exec`` wants continued; used once, and not inherited by children."""
+    run_id = os.environ.get("AGENT_RESUME_RUN_ID")
+    if run_id is None:
+        return None
+    for variable, here in (("AGENT_RESUME_RUN_NAME", name), ("AGENT_RESUME_RUN_DB", store.location.target)):
+        wanted = os.environ.get(variable)
+        if wanted is not None and wanted != here:
+            return None
+    for variable in _HANDED_ON:
+        os.environ.pop(variable, None)
+    return run_id
+
+
+class _Execution:
+    """Taking a run and settling it. The two drivers below differ only in how they call the body."""
+
+    def __init__(self, wanted: _Wanted) -> None:
+        self.core = wanted.core
+        self.store = wanted.store
+        self._wanted = wanted
+        self._pid = os.getpid()
+        self.stored: tuple[Any] | None = None
+
+    def open(self) -> bool:
+        """Find or create the run and take it; False when its stored result is all that is wanted (``stored``).
+
+        Raises:
+            RunInUse, RunCancelled, InvalidTransition, StoreError: it cannot be had.
+        """
+        wanted, core, store = self._wanted, self.core, self.store
+        codec = store.codec
+        text = None if wanted.input is None else codec.encode_tagged(wanted.input, key="input")
+        digest = None if wanted.input is None else codec.digest(wanted.input)
+        new = store_runs.NewRun(
+            wanted.name, wanted.run_id, text, digest, command=recorded_command(store.redactor)
+        )  # fmt: skip
+        owner = core.owner
+        while True:
+            request = OpenRequest(new, owner.seed, owner.judge, owner.executing)
+            opened: Opened = store.direct(store_runs.open_run, request)
+            if opened.kind != "watch":
+                break
+            assert opened.owner is not None  # "watch" always names whom
+            if run_calls.watch(store, opened.owner, f"run {opened.run.id!r}") == "dead":
+                owner.decided_dead.add(opened.owner.token)
+            elif wanted.run_id is not None:
+                opened = Opened("in_use", opened.run, opened.owner)
+                break
+        return self._opened(opened, digest)
+
+    def _opened(self, opened: Opened, digest: str | None) -> bool:
+        core, row = self.core, opened.run
+        if opened.kind == "in_use":
+            who = opened.owner
+            raise errors.RunInUse(
+                row.id,
+                host=None if who is None else ownership.host_name(who.host),
+                pid=None if who is None else who.pid,
+                since=row.updated_at,
+            )
+        if digest is not None and row.input_digest != digest:
+            core.run_id = row.id
+            core.warn_once(
+                errors.StepInputChangedWarning,
+                "",
+                f"run {row.id!r} was created with another input; the stored one stays and is what run.input gives",
+            )
+        if opened.kind == "completed":
+            core.run_id = row.id
+            value = None
+            if row.result is not None and row.result_format is not None:
+                value = core.decode(None, row.result_format, row.result)
+            self.stored = (value,)
+            return False
+        if opened.live_twin is not None:
+            core.warn_once_plainly(
+                "twin", errors.AgentResumeWarning,
+                f"run {opened.live_twin!r} of {row.name!r} with an equal input is being executed; {row.id!r} is a new run",
+            )  # fmt: skip
+        self._take(opened)
+        return True
+
+    def _take(self, opened: Opened) -> None:
+        core, row = self.core, opened.run
+        core.owner.executing.add(row.seq)
+        index = [] if opened.kind == "created" else self.store.database.read(store_steps.load_index, row.seq)
+        core.settle_in(row, index)
+        core.entered = True
+        core.join(core.owner)
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    @property
+    def here(self) -> bool:
+        """Whether this is still the process that took the run; a forked child settles nothing."""
+        return os.getpid() == self._pid
+
+    def returned(self, value: Any) -> Any:
+        """The body returned: complete the run; what ``agent_run`` returns comes back.
+
+        Raises:
+            RunPaused: the body swallowed the pause; the run waits all the same.
+        """
+        core = self.core
+        if core.paused is not None:
+            label, reason, context = core.paused
+            raise errors.RunPaused(core.run_id, name=label, reason=reason, context=context)
+        if core.stopped == "cancelled":
+            raise errors.RunCancelled(core.run_id)
+        encoded, fresh = core.codec.settle(value, key=None)
+        if not self.here:
+            return fresh
+        faults.at("while-settling")
+        if core.done_here:
+            self.store.direct(store_runs.attach, core.where, encoded, None, full=core.full)
+        else:
+            settlement = Settlement("completed", result=encoded, skips=core.take_skips())
+            self.store.direct(store_runs.settle, core.where, settlement, full=core.full)
+        return fresh
+
+    def left_by(self, error: BaseException) -> errors.RunPaused | None:
+        """An exception left the body: store how the run ended. The pause in it comes back, when it is one."""
+        core = self.core
+        pause = _pause_in(error)
+        if not self.here:
+            return pause
+        faults.at("while-settling")
+        if pause is not None or isinstance(error, errors.RunCancelled | errors.RunLost):
+            return pause
+        if core.done_here:
+            return None
+        status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
+        described = core.failure_of(error)
+        settlement = Settlement(status, failure=described, skips=core.take_skips())
+        try:
+            self.store.direct(store_runs.settle, core.where, settlement, full=core.full)
+        except errors.RunCancelled:
+            log.warning("run %r was cancelled while it failed", core.run_id)
+        except errors.AgentResumeError as trouble:
+            error.add_note(f"agent-resume could not store that the run is {status}: {trouble}")
+        return None
+
+    def close(self) -> None:
+        """Let go of the run and of a store that was opened for it."""
+        core = self.core
+        if not self.here:
+            return
+        try:
+            if core.place is not None:
+                core.owner.executing.discard(core.place.seq)
+                if core.stopped is not None or core.done_here:
+                    self.store.direct(store_runs.release, core.place, core.owner.token, full=False)
+                core.leave()
+        except errors.AgentResumeError:
+            log.warning("run %r could not be released; its owner ends with this process", core.run_id, exc_info=True)
+        finally:
+            if self._wanted.owns_store:
+                self.store.close()
+
+
+def _pause_in(error: BaseException) -> errors.RunPaused | None:
+    if isinstance(error, errors.RunPaused):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = error.subgroup(errors.RunPaused)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        return found
+    return None
+
+
+def _paused(pause: errors.RunPaused, on_pause: OnPause) -> Paused:
+    if on_pause == "return":
+        return Paused(pause.run_id, pause.name, pause.reason, pause.context)
+    if on_pause == "exit" and not _in_a_side_task():
+        raise SystemExit(0) from pause
+    raise pause
+
+
+def _in_a_side_task() -> bool:
+    """Whether SystemExit would stop a whole loop with a traceback: in every task but the one the loop was run for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "run_until_complete" and "future" in frame.f_locals:
+            return frame.f_locals["future"] is not task
+    return True
+
+
+def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> Any:
+    execution = _Execution(wanted)
+    try:
+        if not execution.open():
+            assert execution.stored is not None  # open() said so
+            return execution.stored[0]
+        try:
+            return execution.returned(fn(Run(execution.core)))
+        except BaseException as error:
+            pause = execution.left_by(error)
+            if pause is None:
+                raise
+    finally:
+        execution.close()
+    return _paused(pause, on_pause)
+
+
+async def _run_async(wanted: _Wanted, fn: Callable[[AsyncRun], Any], on_pause: OnPause) -> Any:
+    execution = _Execution(wanted)
+    run = AsyncRun(execution.core)
+    try:
+        if not await run._in_thread(execution.open):
+            assert execution.stored is not None  # open() said so
+            return execution.stored[0]
+        try:
+            value = await fn(run)
+            return await run._shielded(execution.returned, value)
+        except BaseException as error:
+            pause = await run._shielded(execution.left_by, error)
+            if pause is None:
+                raise
+    finally:
+        await run._shielded(execution.close)
+    return _paused(pause, on_pause)
+

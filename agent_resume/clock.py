@@ -1,0 +1,63 @@
+"""The only source of time and of ids; tests freeze it by replacing its functions."""
+
+from __future__ import annotations
+
+import datetime as _dt
+import secrets
+import time
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+_second: tuple[int, str] = (-1, "")
+
+
+def iso(ms: int) -> str:
+    """``ms`` since 1970 as ``2026-01-31T09:08:07.006Z``."""
+    global _second
+    second, rest = divmod(ms, 1000)
+    # One strftime a second; the pair is replaced as one object, so threads cannot see half of it.
+    known, text = _second
+    if second != known:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
+        _second = (second, text)
+    return f"{text}{rest:03d}Z"
+
+
+def now_iso() -> str:
+    """The current time as ``2026-01-31T09:08:07.006Z``."""
+    return iso(now_ms())
+
+
+def parse_iso(text: str) -> int:
+    """Milliseconds since 1970 of an ISO time; one without a zone is taken as UTC.
+
+    Raises:
+        ValueError: not an ISO time.
+    """
+    moment = _dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=_dt.UTC)
+    return round((moment - _EPOCH) / _dt.timedelta(milliseconds=1))
+
+
+_EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
+
+
+def monotonic() -> float:
+    """Seconds on a clock that never goes back; only differences mean something."""
+    return time.monotonic()
+
+
+def sleep(seconds: float) -> None:
+    """Sleep; negative means not at all."""
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+def new_token() -> str:
+    """A token that no other owner has."""
+    return secrets.token_hex(12)

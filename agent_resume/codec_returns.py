@@ -1,0 +1,80 @@
+"""``returns=``: it finds the class and checks the value; the stored type leads."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from agent_resume.codec_refusals import type_name
+from agent_resume.errors import StoredValueUnreadable
+
+
+def conform(value: Any, returns: Any, json_text: str | None) -> Any:
+    """``value`` when it is what ``returns`` says; plain JSON that describes it is built into it.
+
+    Args:
+        value: the decoded value.
+        returns: an annotation.
+        json_text: the stored text when it was plain JSON (the answer to a wait, another tool's record), else None.
+
+    Raises:
+        StoredValueUnreadable: it is not, and cannot be built.
+    """
+    if returns is Any or returns is object or type(value) is returns or returns is type(value):
+        return value
+    try:
+        adapter = _adapter(returns)
+    except TypeError:
+        adapter = _adapter.__wrapped__(returns)
+    if adapter is None:
+        if isinstance(returns, type) and not isinstance(value, returns):
+            raise _mismatch(value, returns, "it is of another type")
+        return value
+    from pydantic import ValidationError
+
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        if json_text is None:
+            raise _mismatch(value, returns, "it is of another type") from _without_values(error)
+    else:
+        # What validation made of it may be bent (3 to 3.0, a subclass to its base): the stored value leads.
+        return value
+    try:
+        built = adapter.validate_json(json_text)
+    except ValidationError as error:
+        raise _mismatch(value, returns, "the stored JSON does not fit it") from _without_values(error)
+    return value if _same(built, value) else built
+
+
+def _same(built: Any, value: Any) -> bool:
+    try:
+        return bool(built == value)
+    except Exception:  # noqa: BLE001 - a class's own comparison may raise anything
+        return False
+
+
+@lru_cache(maxsize=256)
+def _adapter(returns: Any) -> Any:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(returns)
+    except (PydanticUserError, TypeError, NameError):
+        return None
+
+
+def _without_values(error: Any) -> Exception:
+    """The places and kinds of a validation error; its own text carries the values."""
+    lines = [f"{'.'.join(map(str, item['loc'])) or '$'}: {item['type']}" for item in error.errors(include_input=False)]
+    return ValueError("; ".join(lines[:10]))
+
+
+def _mismatch(value: Any, returns: Any, reason: str) -> StoredValueUnreadable:
+    wanted = type_name(returns) if isinstance(returns, type) else str(returns)
+    return StoredValueUnreadable(
+        type=type_name(type(value)),
+        reason=f"returns= says {wanted}, and {reason}",
+        hint="make returns= fit what the step returns, or run the step again: agent-resume rerun",
+    )

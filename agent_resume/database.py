@@ -1,0 +1,390 @@
+"""One database as a process sees it: its connections, the direct door to writing, reading, and forks.
+
+Every write is one explicit BEGIN IMMEDIATE … COMMIT around one operation: a plain function of a ``Tx``. A process has
+one write connection. Synchronous callers take the write lock and run the transaction themselves (no queue, no
+hand-over); asynchronous ones go through the batch door, whose thread does the same for all that is queued.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from . import clock, errors, faults
+from .database_batch import BatchDoor
+from .database_location import Location
+from .database_sql import Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Longest wait of a fork for its turn at the doors, in s.
+FORK_PATIENCE = 5.0
+
+
+class Database:
+    """The connections of this process to one store. Get one with ``acquire``, give it back with ``release``."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.display = location.display
+        self.driver = _driver(location)
+        self.users = 0
+        self.generation = 0
+        self._start_afresh()
+        self._forked_badly = False
+        self._ready = False
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: int | None = None
+        self._writer: Tx | None = None
+        self._readers: list[Tx] = []
+        self._reading: dict[int, int] = {}
+        self._readers_changed = threading.Condition(threading.Lock())
+        self.batch = BatchDoor(self.direct, lambda tx: self.driver.in_transaction(tx.connection))
+        self._helpers: ThreadPoolExecutor | None = None
+
+    @property
+    def helpers(self) -> ThreadPoolExecutor:
+        """Threads for what coroutines may not do on their loop; not the default pool, which can be full of tools."""
+        with self._readers_changed:
+            if self._helpers is None:
+                self._helpers = ThreadPoolExecutor(4, thread_name_prefix="agent-resume-reads")
+            return self._helpers
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def direct(
+        self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, full: bool = True, **named: P.kwargs
+    ) -> T:
+        """Run ``operation`` in one transaction of the calling thread.
+
+        Args:
+            operation: a function of a ``Tx``; it must not run user code.
+            full: whether the commit must survive a power cut, not only the end of the process.
+
+        Raises:
+            StoreError: in the form that fits; nothing was committed then.
+        """
+        if self._inside == threading.get_ident():
+            raise errors.StoreBusy(
+                self.display, seconds=0.0, why="called from inside one of its own transactions (a signal handler?)"
+            )
+        with self._lock:
+            self._inside = threading.get_ident()
+            try:
+                return self._transaction(self._writable(), operation, arguments, named, full)
+            finally:
+                self._inside = None
+
+    def _transaction(
+        self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any], full: bool
+    ) -> T:
+        driver = self.driver
+        try:
+            driver.set_durability(tx.connection, full=full)
+            driver.begin(tx.connection, tx.cursor.execute)
+            tx.weight = 0
+            value = operation(tx, *arguments, **named)
+            faults.at("before-commit")
+            tx.cursor.execute("COMMIT")
+        except BaseException as error:
+            self._abandon(tx)
+            translated = driver.translate(error)
+            if translated is error:
+                raise
+            raise translated from error
+        faults.at("after-commit")
+        driver.committed(tx.connection, tx.weight)
+        return value
+
+    def _abandon(self, tx: Tx) -> None:
+        # Also for KeyboardInterrupt: a transaction left open would lock out every other process.
+        self.driver.forget_durability()
+        with contextlib.suppress(Exception):
+            if self.driver.in_transaction(tx.connection):
+                tx.cursor.execute("ROLLBACK")
+        if not self.driver.usable(tx.connection):
+            self._writer = None
+            with contextlib.suppress(Exception):
+                tx.connection.close()
+
+    def _writable(self) -> Tx:
+        tx = self._writer
+        if tx is not None:
+            self.driver.check_in_place()
+            return tx
+        if self._forked_badly:
+            raise errors.StoreForked(self.display)
+        if not self._ready:
+            from . import migrate
+
+            migrate.open_for_writing(self.driver)
+            self._ready = True
+        else:
+            self.driver.check_in_place()
+        tx = self._writer = Tx(self.driver.connect(write=True), self.driver.dialect)
+        return tx
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Tx]:
+        """The write connection inside one full transaction, for ``run.transaction`` alone: user code runs in it."""
+        if self._inside == threading.get_ident():
+            raise errors.StoreBusy(self.display, seconds=0.0, why="called from inside one of its own transactions")
+        with self._lock:
+            self._inside = threading.get_ident()
+            try:
+                tx = self._writable()
+                try:
+                    self.driver.set_durability(tx.connection, full=True)
+                    self.driver.begin(tx.connection, tx.cursor.execute)
+                    yield tx
+                    faults.at("before-commit")
+                    tx.cursor.execute("COMMIT")
+                except BaseException as error:
+                    self._abandon(tx)
+                    translated = self.driver.translate(error)
+                    if translated is error:
+                        raise
+                    raise translated from error
+                self.driver.committed(tx.connection, 1 << 20)
+            finally:
+                self._inside = None
+
+    def ensure_writable(self) -> None:
+        """Open for writing now, so that a store that cannot be used is known before any step function is called."""
+        self.direct(_nothing)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether there is anything to read."""
+        return self.driver.exists()
+
+    def read(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
+        """Run an operation that only reads; each of its statements sees the newest committed state."""
+        with self._reader() as tx:
+            return operation(tx, *arguments, **named)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Tx]:
+        """Several statements on one unchanging state; for code of ours only, since it keeps the log from resetting."""
+        with self._reader() as tx:
+            self.driver.begin_snapshot(tx.cursor.execute)
+            try:
+                yield tx
+            finally:
+                with contextlib.suppress(Exception):
+                    tx.cursor.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[Tx]:
+        tx = self._borrow()
+        healthy = False
+        try:
+            yield tx
+            healthy = True
+        except BaseException as error:
+            translated = self.driver.translate(error)
+            if translated is error:
+                raise
+            raise translated from error
+        finally:
+            self._give_back(tx, healthy)
+
+    def _borrow(self) -> Tx:
+        if self._forked_badly:
+            raise errors.StoreForked(self.display)
+        me = threading.get_ident()
+        with self._readers_changed:
+            self._reading[me] = self._reading.get(me, 0) + 1
+            if self._readers:
+                return self._readers.pop()
+        try:
+            return Tx(self._connect_reader(), self.driver.dialect)
+        except BaseException:
+            self._settle_reader(me)
+            raise
+
+    def _connect_reader(self) -> Any:
+        if self._ready:
+            self.driver.check_in_place()
+            return self.driver.connect(write=False)
+        from . import migrate
+
+        return migrate.open_for_reading(self.driver)
+
+    def _give_back(self, tx: Tx, healthy: bool) -> None:
+        with self._readers_changed:
+            if healthy and len(self._readers) < 8:
+                self._readers.append(tx)
+                tx = None  # type: ignore[assignment]  # kept; nothing to close
+        if tx is not None:
+            with contextlib.suppress(Exception):
+                tx.connection.close()
+        self._settle_reader(threading.get_ident())
+
+    def _settle_reader(self, me: int) -> None:
+        with self._readers_changed:
+            left = self._reading[me] - 1
+            if left:
+                self._reading[me] = left
+            else:
+                del self._reading[me]
+            self._readers_changed.notify_all()
+
+    # -- lifetime ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit what is queued and close every connection; the next use opens afresh."""
+        self.batch.close()
+        helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            helpers.shutdown(wait=False)
+        with self._lock:
+            self._close_connections()
+            self._ready = False
+            self.batch = BatchDoor(self.direct, lambda tx: self.driver.in_transaction(tx.connection))
+
+    def _close_connections(self) -> None:
+        with self._readers_changed:
+            self._close_held()
+
+    def _close_held(self) -> None:
+        while self._readers:
+            self._readers.pop().connection.close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.connection.close()
+
+    # -- forks ---------------------------------------------------------------------------------------------------
+    # A child's own new connection would share SQLite's inherited table of locks, and when the parent closed its last
+    # connection the log would be deleted under the child. So nothing is open across a fork.
+
+    def before_fork(self, deadline: float) -> bool:
+        """Take both doors and close every connection; False when its turn did not come in time."""
+        me = threading.get_ident()
+        if self._inside == me or me in self._reading:
+            return False
+        if not self._lock.acquire(timeout=max(0.0, deadline - clock.monotonic())):
+            return False
+        # Held until after the fork, so that no reader begins in between.
+        self._readers_changed.acquire()
+        patience = max(0.0, deadline - clock.monotonic())
+        if not self._readers_changed.wait_for(lambda: not self._reading, timeout=patience):
+            self._readers_changed.release()
+            self._lock.release()
+            return False
+        self._close_held()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections are opened again at the next use."""
+        self._readers_changed.release()
+        self._lock.release()
+
+    def after_fork_in_child(self, closed: bool) -> None:
+        """Begin anew, or refuse for ever when the parent's connections could not be closed."""
+        self._start_afresh()
+        self.generation += 1
+        self._forked_badly = not closed
+
+
+def _nothing(tx: Tx) -> None:
+    return None
+
+
+def _driver(location: Location) -> Any:
+    if location.kind == "postgresql":
+        from .database_postgres import PostgresDriver
+
+        return PostgresDriver(location)
+    from .database_sqlite import SqliteDriver
+
+    return SqliteDriver(location)
+
+
+# -- the databases of this process -----------------------------------------------------------------------------------
+
+_open: dict[Location, Database] = {}
+_registry_lock = threading.Lock()
+_abandoned: list[Location] = []
+_fork_state: list[tuple[Database, bool]] = []
+
+
+def acquire(location: Location) -> Database:
+    """The one ``Database`` of this process for ``location``; each call wants one ``release``."""
+    _release_abandoned()
+    with _registry_lock:
+        database = _open.get(location)
+        if database is None:
+            database = _open[location] = Database(location)
+        database.users += 1
+        return database
+
+
+def release(location: Location) -> None:
+    """Give a ``Database`` back; the last user closes its connections."""
+    with _registry_lock:
+        database = _open.get(location)
+        if database is None:
+            return
+        database.users -= 1
+        if database.users:
+            return
+        del _open[location]
+    database.close()
+
+
+def abandon(location: Location) -> None:
+    """Like ``release``, for finalizers: they may run anywhere, so the work waits for the next ``acquire`` or the exit."""
+    _abandoned.append(location)
+
+
+def _release_abandoned() -> None:
+    while _abandoned:
+        release(_abandoned.pop())
+
+
+def _close_all() -> None:
+    _release_abandoned()
+    with _registry_lock:
+        databases = list(_open.values())
+        _open.clear()
+    for database in databases:
+        with contextlib.suppress(Exception):
+            database.close()
+
+
+def _before_fork() -> None:
+    _registry_lock.acquire()
+    deadline = clock.monotonic() + FORK_PATIENCE
+    _fork_state[:] = [(database, database.before_fork(deadline)) for database in _open.values()]
+
+
+def _after_fork_in_parent() -> None:
+    for database, closed in _fork_state:
+        if closed:
+            database.after_fork_in_parent()
+    _fork_state.clear()
+    _registry_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for database, closed in _fork_state:
+        database.after_fork_in_child(closed)
+    _fork_state.clear()
+    _registry_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
+atexit.register(_close_all)

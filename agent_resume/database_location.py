@@ -1,0 +1,66 @@
+"""Where a store is: one resolved file, or one URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Folder and file used when nobody names a store.
+DEFAULT_FOLDER = ".agent-resume"
+DEFAULT_FILE = "runs.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A resolved place of a store.
+
+    Attributes:
+        kind: ``"sqlite"`` or ``"postgresql"``.
+        target: the absolute file path, or the full URL.
+        display: what messages show; a URL without its password.
+    """
+
+    kind: str
+    target: str
+    display: str
+
+
+def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLike[str] | None = None) -> Location:
+    """Turn what the user gave into one place, once.
+
+    Precedence: ``db``, ``state_dir`` (its ``runs.db``), ``AGENT_RESUME_DB``, ``.agent-resume/runs.db`` in the working
+    folder. A str with ``://`` is a URL, anything else a path; ``~`` is expanded.
+
+    Raises:
+        ValueError: a URL of a database we do not know, or ``:memory:``, which nothing can resume from.
+    """
+    if db is None and state_dir is not None:
+        return _file(Path(os.fspath(state_dir)) / DEFAULT_FILE)
+    if db is None:
+        db = os.environ.get("AGENT_RESUME_DB") or Path(DEFAULT_FOLDER) / DEFAULT_FILE
+    text = os.fspath(db)
+    if "://" in text:
+        return _url(text)
+    if text in ("", ":memory:"):
+        raise ValueError(f"not a place for a store: {text!r}; name a file that outlives the process")
+    return _file(Path(text))
+
+
+def _file(path: Path) -> Location:
+    # realpath, so that two names of one file share one set of connections and locks.
+    target = os.path.realpath(path.expanduser())
+    return Location("sqlite", target, target)
+
+
+def _url(url: str) -> Location:
+    scheme, rest = url.split("://", 1)
+    if scheme.split("+")[0] == "sqlite":
+        # sqlite:///relative, sqlite:////absolute
+        if not rest.startswith("/") or rest in ("/", "/:memory:"):
+            raise ValueError(f"not a place for a store: {url!r}; write sqlite:///FILE, or just the path")
+        return _file(Path(rest[1:].split("?", 1)[0]))
+    if scheme.split("+")[0] in ("postgresql", "postgres"):
+        return Location("postgresql", url, re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url))
+    raise ValueError(f"no such kind of store: {scheme}://; use a file path or postgresql+psycopg://…")

@@ -1,0 +1,369 @@
+"""Opening one SQLite file, and what SQLite's errors mean.
+
+Rules taken from SQLite's documentation: ``PRAGMA journal_mode`` ignores the busy timeout and answers with the mode
+really in force (pragma.html#pragma_journal_mode); ``synchronous`` cannot change inside a transaction
+(pragma.html#pragma_synchronous); an ``immutable=1`` file is read without locks and without a ``-wal`` (uri.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy.dialects import sqlite as sa_sqlite
+
+from . import clock, errors, schema
+from .database_location import DEFAULT_FOLDER, Location
+
+#: Longest wait for another writer, in s.
+BUSY_LIMIT: Final = 30.0
+#: The log is checkpointed once it is estimated to hold more than this, in bytes.
+LOG_LIMIT: Final = 4 << 20
+#: After a checkpoint that came back busy, the next try waits this long, in s.
+CHECKPOINT_PAUSE: Final = 1.0
+#: What one transaction of ours adds to the log when nothing large is in it: five pages with their frame headers.
+USUAL_WEIGHT: Final = 5 * 4120
+
+_OLDEST: Final = (3, 35, 0)
+
+
+def has_wal_reset_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info[:3]) -> bool:
+    """Whether this SQLite library has the WAL-reset bug (3.7.0 to 3.51.2; fixed in 3.51.3, 3.50.7 and 3.44.6)."""
+    if version[:2] == (3, 50):
+        return version < (3, 50, 7)
+    if version[:2] == (3, 44):
+        return version < (3, 44, 6)
+    return (3, 7, 0) <= version < (3, 51, 3)
+
+
+class SqliteDriver:
+    """How one SQLite file is created, opened, locked and understood."""
+
+    name: Final = "sqlite"
+
+    def __init__(self, location: Location) -> None:
+        self.path = location.target
+        self.display = location.display
+        self.dialect = sa_sqlite.dialect(paramstyle="named")
+        self.own_checkpoints = has_wal_reset_bug()
+        self._identity: tuple[int, int] | None = None
+        self._level: str | None = None
+        self._log_bytes = 0
+        self._not_before = 0.0
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether there is a file with anything in it."""
+        try:
+            return os.stat(self.path).st_size > 0
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise errors.StoreUnavailable(self.display, str(error.strerror)) from error
+
+    def create(self) -> None:
+        """Make the file (0600) and its missing folders (0700); both only when missing."""
+        if sqlite3.sqlite_version_info < _OLDEST:
+            wanted = ".".join(map(str, _OLDEST))
+            raise errors.StoreUnavailable(
+                self.display,
+                f"this Python links SQLite {sqlite3.sqlite_version}, older than {wanted}",
+                "use a Python with a newer SQLite",
+            )
+        folder = Path(self.path).parent
+        try:
+            made = _make_folders(folder)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            if made and folder.name == DEFAULT_FOLDER:
+                (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            raise self._os_error(error) from error
+
+    def _os_error(self, error: OSError) -> errors.StoreError:
+        why = error.strerror or str(error)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return errors.StoreReadOnly(self.display, f"cannot be created ({why})")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return errors.StoreFull(self.display, why)
+        return errors.StoreUnavailable(self.display, f"cannot be created ({why})")
+
+    def remember_identity(self) -> None:
+        """Note which file was opened, so that ``check_in_place`` can tell when it is another one."""
+        found = os.stat(self.path)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def check_in_place(self) -> None:
+        """Refuse to go on with a file that was deleted or replaced; SQLite itself would write into the void.
+
+        Raises:
+            StoreMoved: it was.
+        """
+        if self._identity is None:
+            return
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            raise errors.StoreMoved(self.display) from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise errors.StoreMoved(self.display)
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def plain(self, mode: str = "rw") -> sqlite3.Connection:
+        """A connection without any pragma, for the first look. ``mode`` is SQLite's URI mode, or ``immutable``."""
+        query = "immutable=1" if mode == "immutable" else f"mode={mode}"
+        uri = f"file:{quote(self.path)}?{query}"
+        try:
+            # Ours is the autocommit mode: every BEGIN is explicit.
+            return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0)
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+
+    def revision(self, connection: sqlite3.Connection) -> str | None:
+        """The schema revision, or None in an empty database.
+
+        Raises:
+            StoreDamaged: not a database, or another program's.
+            StoreNewer: a revision that this version does not know.
+        """
+        try:
+            (mark,) = connection.execute("PRAGMA application_id").fetchone()
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not names and mark == 0:
+                return None
+            if schema.VERSION_TABLE not in names or mark not in (0, schema.APPLICATION_ID):
+                raise errors.StoreDamaged(self.display, "a SQLite database of another program")
+            found = [row[0] for row in connection.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}")]  # noqa: S608 - a constant of ours
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+        if not found:
+            return None
+        if len(found) > 1 or found[0] not in schema.REVISIONS:
+            raise errors.StoreNewer(self.display, found=", ".join(sorted(found)), known=schema.HEAD)
+        return str(found[0])
+
+    def prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Set what every connection of ours needs; the reason stands beside each."""
+        try:
+            self._switch_to_wal(connection)
+            for pragma in (
+                "synchronous=FULL",  # an acknowledged step survives a power cut
+                "foreign_keys=ON",  # off by default in SQLite
+                "busy_timeout=0",  # SQLite's own waiting starves writers and is deaf to Ctrl-C; ours is in begin()
+                "trusted_schema=OFF",  # a file from elsewhere runs no functions from its schema
+                "mmap_size=0",  # an I/O error must be an error, not a SIGBUS
+                f"wal_autocheckpoint={0 if self.own_checkpoints else 1000}",
+            ):
+                connection.execute(f"PRAGMA {pragma}").close()
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+        return connection
+
+    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
+        def switch() -> str:
+            return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+
+        mode = self.retry_busy(switch, "the switch to WAL")
+        if mode != "wal":
+            raise errors.StoreUnavailable(
+                self.display,
+                f"this file system cannot do write-ahead logging (SQLite answered {mode!r})",
+                "put the store on a local disk: AGENT_RESUME_DB=/local/folder/runs.db or --db",
+            )
+
+    def connect(self, *, write: bool) -> sqlite3.Connection:
+        """A prepared connection; a reading one refuses to write."""
+        connection = self.plain()
+        try:
+            self.prepare(connection)
+            if not write:
+                connection.execute("PRAGMA query_only=ON").close()
+        except BaseException:
+            connection.close()
+            raise
+        if write:
+            self._level = "FULL"
+            with contextlib.suppress(OSError):
+                self._log_bytes = os.stat(f"{self.path}-wal").st_size
+        return connection
+
+    def connect_reading(self) -> sqlite3.Connection:
+        """A reading connection that works on files and in folders one may not write.
+
+        Raises:
+            StoreReadOnly: a log is pending and the folder is not writable, so the last writes cannot be seen.
+        """
+        connection = self.plain("ro")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
+                raise self.translate(error) from error
+            if _size(f"{self.path}-wal"):
+                raise errors.StoreReadOnly(
+                    self.display, "its folder is not writable, and reading the pending -wal file needs that"
+                ) from error
+            connection = self.plain("immutable")
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.translate(error) from error
+        for pragma in ("query_only=ON", "trusted_schema=OFF", "mmap_size=0"):
+            connection.execute(f"PRAGMA {pragma}").close()
+        return connection
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    def set_durability(self, connection: sqlite3.Connection, *, full: bool) -> None:
+        """Choose the sync level of the next transaction; inside one it would be an error."""
+        level = "FULL" if full else "NORMAL"
+        if self._level != level:
+            self._level = None
+            connection.execute(f"PRAGMA synchronous={level}").close()
+            self._level = level
+
+    def forget_durability(self) -> None:
+        """After an exception the level counts as unknown."""
+        self._level = None
+
+    def begin(self, connection: sqlite3.Connection, execute: Any) -> None:
+        """BEGIN IMMEDIATE, waiting our way for other writers."""
+        try:
+            execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if primary_code(error) != sqlite3.SQLITE_BUSY:
+                raise
+            self.retry_busy(lambda: execute("BEGIN IMMEDIATE"), "another writer holds it")
+
+    def begin_snapshot(self, execute: Any) -> None:
+        """One unchanging state for several reads."""
+        execute("BEGIN")
+
+    def retry_busy(self, action: Any, why: str) -> Any:
+        """Call ``action`` until it is not busy any more: sleeps of 0.2–1 ms, growing to 20 ms after a second.
+
+        Raises:
+            StoreBusy: still busy after ``BUSY_LIMIT``.
+        """
+        start = clock.monotonic()
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY:
+                    raise
+                waited = clock.monotonic() - start
+                if waited > BUSY_LIMIT:
+                    raise errors.StoreBusy(self.display, seconds=waited, why=why) from None
+            span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
+            clock.sleep(random.uniform(span / 5, span))  # noqa: S311 - jitter
+
+    def in_transaction(self, connection: sqlite3.Connection) -> bool:
+        """Whether a transaction is open; SQLite ends it by itself after some errors."""
+        return connection.in_transaction
+
+    def usable(self, connection: sqlite3.Connection) -> bool:
+        """Whether the connection can go on after an error; one to a file always can."""
+        return True
+
+    def committed(self, connection: sqlite3.Connection, weight: int) -> None:
+        """After a commit: keep the log bounded, without the checkpoint that the WAL-reset bug makes dangerous.
+
+        RESTART waits for the writer lock and holds it throughout; without that lock it would work as PASSIVE, the
+        dangerous form, so it gets 50 ms for the lock, and after a busy answer rests for a second.
+        """
+        self._log_bytes += USUAL_WEIGHT + weight
+        if self._log_bytes < LOG_LIMIT or not self.own_checkpoints or clock.monotonic() < self._not_before:
+            return
+        try:
+            connection.execute("PRAGMA busy_timeout=50").close()
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        except sqlite3.Error:
+            busy = 1  # the commit itself succeeded; a checkpoint that cannot be made now is made later
+        finally:
+            connection.execute("PRAGMA busy_timeout=0").close()
+        if busy:
+            self._not_before = clock.monotonic() + CHECKPOINT_PAUSE
+        else:
+            self._log_bytes = 0
+
+    # -- errors --------------------------------------------------------------------------------------------------
+
+    def translate(self, error: BaseException) -> BaseException:
+        """Our typed error for one of the driver's; anything else unchanged."""
+        if isinstance(error, sqlite3.ProgrammingError) or not isinstance(error, sqlite3.DatabaseError):
+            return error
+        code = primary_code(error)
+        full = getattr(error, "sqlite_errorcode", code)
+        where = self.display
+        if code == sqlite3.SQLITE_BUSY:
+            return errors.StoreBusy(where, seconds=0.0)
+        if full == sqlite3.SQLITE_READONLY_DBMOVED:
+            return errors.StoreMoved(where)
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return errors.StoreReadOnly(where, "may be read but not written")
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._no_space()):
+            return errors.StoreFull(where)
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            why = "not a SQLite database" if code == sqlite3.SQLITE_NOTADB else "the database is damaged"
+            return errors.StoreDamaged(where, why)
+        if code == sqlite3.SQLITE_PROTOCOL:
+            return errors.StoreUnavailable(
+                where, "the file system's locks do not work", "put the store on a local disk with AGENT_RESUME_DB or --db"
+            )
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return self._cannot_open()
+        if code == sqlite3.SQLITE_IOERR:
+            return errors.StoreUnavailable(where, f"input/output error ({getattr(error, 'sqlite_errorname', 'IOERR')})")
+        return error
+
+    def _cannot_open(self) -> errors.StoreError:
+        folder = Path(self.path).parent
+        if os.path.isdir(self.path):
+            return errors.StoreUnavailable(self.display, "this is a folder", "name a file in it")
+        if not folder.is_dir():
+            return errors.StoreUnavailable(self.display, "its folder does not exist", "create it")
+        if not os.access(folder, os.W_OK):
+            return errors.StoreReadOnly(self.display, "its folder is not writable, and the -wal file must be made there")
+        return errors.StoreUnavailable(self.display, "cannot be opened", "look at its permissions")
+
+    def _no_space(self) -> bool:
+        # SQLite reports a quota or a file size limit as an I/O error; only the system knows which it was.
+        try:
+            with tempfile.TemporaryFile(dir=Path(self.path).parent) as probe:
+                probe.write(bytes(1 << 16))
+                probe.flush()
+        except OSError as error:
+            return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return False
+
+
+def primary_code(error: BaseException) -> int:
+    """SQLite's primary result code of a driver error; 0 when it carries none (resultcodes: low eight bits)."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _make_folders(folder: Path) -> bool:
+    if folder.is_dir():
+        return False
+    _make_folders(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        return True
+    return False
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Files of other tools, and our own lossless form."""

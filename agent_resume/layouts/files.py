@@ -1,0 +1,184 @@
+"""Files that are there whole or not at all, and reading that follows no link."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from agent_resume import clock
+from agent_resume.layouts.outcomes import Refused
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+# One fsync a file is the honest way; for a run with thousands of side files one sync of all is the fast one.
+_FILES_SYNCED_SINGLY = 64
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a link, a pipe or a device is refused.
+
+    Raises:
+        Refused: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    if path.is_symlink():
+        raise Refused(f"{path.name} is a symbolic link and is not followed; put the file itself there")
+    handle = os.open(path, os.O_RDONLY | _NO_FOLLOW)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Refused(f"{path.name} is not a regular file")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Create a file that only its owner may read.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    return os.fdopen(os.open(path, _NEW, 0o600), "wb")
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it, for their owner only; one that exists is left alone."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's entries durable, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sibling(target: Path) -> Path:
+    # A leading dot: tools that list runs do not take it for one.
+    return target.with_name(f".agent-resume-{clock.new_token()}.tmp")
+
+
+class NewFolder:
+    """A folder that appears under its name when it is complete; until then it lies beside it under another.
+
+    Used as a context manager; without ``commit()`` nothing remains.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = _sibling(target)
+        self._settled = False
+
+    def __enter__(self) -> NewFolder:
+        make_folder(self.target.parent)
+        self.path.mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._settled:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def commit(self, *, replace: bool) -> str:
+        """Give it its name, durably.
+
+        Returns:
+            ``exported``, ``unchanged`` (the very same folder was there) or ``replaced``.
+
+        Raises:
+            Refused: another folder has the name, and ``replace`` is false.
+        """
+        _sync_tree(self.path)
+        if not os.path.lexists(self.target):
+            self.path.rename(self.target)
+            self._settled = True
+            sync_folder(self.target.parent)
+            return "exported"
+        if _same_tree(self.path, self.target):
+            return "unchanged"
+        if not replace:
+            raise Refused(
+                f"{self.target} exists and is another state of the run, perhaps a newer one; "
+                f"move it away, or export to another folder"
+            )
+        self._exchange()
+        return "replaced"
+
+    def _exchange(self) -> None:
+        # No portable call swaps two folders; for a moment there is none under the name, and never half of one.
+        old = _sibling(self.target)
+        self.target.rename(old)
+        try:
+            self.path.rename(self.target)
+        except OSError:
+            old.rename(self.target)
+            raise
+        self._settled = True
+        sync_folder(self.target.parent)
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink()
+
+
+def _sync_tree(folder: Path) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if len(files) > _FILES_SYNCED_SINGLY and hasattr(os, "sync"):
+        os.sync()
+        return
+    for path in files:
+        handle = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        sync_folder(path)
+
+
+def _same_tree(new: Path, old: Path) -> bool:
+    """Whether every file of ``new`` is in ``old`` with the same content; what else is there does not matter."""
+    if old.is_symlink() or not old.is_dir():
+        return False
+    names = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
+    return all((old / name).is_file() and filecmp.cmp(new / name, old / name, shallow=False) for name in names)
+
+
+@contextlib.contextmanager
+def whole_file(target: Path) -> Iterator[BinaryIO]:
+    """A file to write; it appears under its name, or replaces the old one, when it is complete and durable.
+
+    A pipe or a device is written to directly, since it cannot be replaced.
+    """
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(target))
+    make_folder(target.parent)
+    beside = _sibling(target)
+    try:
+        with new_file(beside) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)

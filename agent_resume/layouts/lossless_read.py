@@ -1,0 +1,169 @@
+"""Reading our own form back, line by line or as one document; nothing counts before its run is complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from agent_resume.layouts.flowcast_read import parse
+from agent_resume.layouts.lossless import PARTS, VERSION
+from agent_resume.layouts.lossless_rows import read_row
+from agent_resume.layouts.outcomes import Refused
+from agent_resume.models import RunDump
+
+#: What each run of a file is handed to.
+Take = Callable[[RunDump], None]
+
+
+class Lines:
+    """The runs of a JSON-lines export, one after the other.
+
+    Each dump streams from the file and must be used up, or ``skip_run`` called, before the next begins.
+    """
+
+    def __init__(self, file: BinaryIO, tick: Callable[[int], None]) -> None:
+        self._file = file
+        self._tick = tick
+        self._number = 0
+        self._ahead: tuple[str, Any] | None = None
+        #: Id of the run that is being read, for the reason of a refusal.
+        self.run_id: str | None = None
+
+    def dumps(self) -> Iterator[RunDump]:
+        """A dump for each run; reading on in a dump may raise Refused.
+
+        Raises:
+            Refused: the file is not such an export.
+        """
+        kind, header = self._next()
+        if kind != "agentResume":
+            raise Refused("line 1 is not the header of an export")
+        check_version(header)
+        while self._peek() is not None:
+            kind, value = self._next()
+            self.run_id = None
+            if kind != "run":
+                raise Refused(f"line {self._number}: {kind!r} where a run should begin")
+            run = read_row("run", value, f"line {self._number}: run")
+            self.run_id = run["id"]
+            counts: dict[str, int] = {}
+            steps, events, pauses = (self._rows(part, counts, run["id"]) for part in PARTS)
+            yield RunDump(run, steps, events, pauses)
+
+    def _rows(self, part: str, counts: dict[str, int], run_id: str) -> Iterator[dict[str, Any]]:
+        kind = part.removesuffix("s")
+        counts[part] = 0
+        while True:
+            ahead = self._peek()
+            if ahead is None:
+                raise Refused(f"the file ends within run {run_id!r}; export it again")
+            if ahead[0] != kind:
+                break
+            self._next()
+            counts[part] += 1
+            yield read_row(kind, ahead[1], f"line {self._number}: {kind}")
+        if part == PARTS[-1]:
+            kind, end = self._next()
+            if kind != "end" or not isinstance(end, dict) or end != {"run": run_id, **counts}:
+                raise Refused(f"line {self._number}: run {run_id!r} is not complete; export it again")
+
+    def skip_run(self) -> None:
+        """Go to where the next run begins, after this one was refused."""
+        while True:
+            try:
+                ahead = self._peek()
+            except Refused:
+                self._ahead = None
+                continue
+            if ahead is None or ahead[0] == "run":
+                return
+            self._next()
+
+    def _peek(self) -> tuple[str, Any] | None:
+        if self._ahead is None:
+            self._ahead = self._read()
+        return self._ahead
+
+    def _next(self) -> tuple[str, Any]:
+        ahead = self._peek()
+        if ahead is None:
+            raise Refused("the file is empty")
+        self._ahead = None
+        return ahead
+
+    def _read(self) -> tuple[str, Any] | None:
+        while line := self._file.readline():
+            self._number += 1
+            self._tick(len(line))
+            if line.strip():
+                break
+        else:
+            return None
+        try:
+            document = parse(line.decode())
+        except (ValueError, UnicodeDecodeError) as error:
+            raise Refused(f"line {self._number} is not JSON ({error})") from None
+        if not isinstance(document, dict) or not document:
+            raise Refused(f"line {self._number} is not an object")
+        if "agentResume" in document:
+            return "agentResume", document
+        return next(iter(document.items()))
+
+
+def document_dumps(document: dict[str, Any]) -> Iterator[tuple[str | None, Callable[[], RunDump]]]:
+    """Id and dump of each run of a document; making a dump may raise Refused.
+
+    Raises:
+        Refused: it is not such an export.
+    """
+    check_version(document)
+    if not isinstance(document.get("runs"), list):
+        raise Refused("'runs' is not an array")
+    for index, given in enumerate(document["runs"]):
+        run_id = given.get("id") if isinstance(given, dict) else None
+        yield (run_id if isinstance(run_id, str) else None), lambda given=given, index=index: _dump(given, index)
+
+
+def _dump(given: Any, index: int) -> RunDump:
+    place = f"runs[{index}]"
+    if not isinstance(given, dict):
+        raise Refused(f"{place}: not an object")
+    run = read_row("run", {name: value for name, value in given.items() if name not in PARTS}, place)
+    parts = []
+    for part in PARTS:
+        rows = given.get(part, [])
+        if not isinstance(rows, list):
+            raise Refused(f"{place}.{part}: not an array")
+        parts.append(_checked(part, rows, place))
+    return RunDump(run, *parts)
+
+
+def _checked(part: str, rows: list[Any], place: str) -> Iterator[dict[str, Any]]:
+    kind = part.removesuffix("s")
+    for number, row in enumerate(rows):
+        yield read_row(kind, row, f"{place}.{part}[{number}]")
+
+
+def check_version(header: dict[str, Any]) -> None:
+    """Refuse what a newer version wrote.
+
+    Raises:
+        Refused: its version is another one.
+    """
+    version = header.get("version")
+    if version != VERSION:
+        raise Refused(f"version {json.dumps(version)} is not one that this agent-resume reads; upgrade it")
+
+
+def read_document(path: Path, data: bytes) -> Any:
+    """A whole JSON file.
+
+    Raises:
+        Refused: it is no JSON.
+    """
+    try:
+        return parse(data.decode("utf-8-sig"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise Refused(f"{path.name} cannot be read ({error})") from None

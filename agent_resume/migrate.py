@@ -1,0 +1,187 @@
+"""Bringing a store's schema up to ``schema.HEAD``; Alembic is imported only when something has to be done.
+
+Alembic keeps its state in module globals (21 of 24 threaded upgrades crashed when tried), hence the process lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import clock, errors, schema
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from .database_sqlite import SqliteDriver
+
+_upgrading = threading.Lock()
+
+
+def migrations_folder() -> Path:
+    """Where the revisions are: inside the installed package, or at the top of a checkout.
+
+    Raises:
+        RuntimeError: neither; a ``migrations`` beside the package alone may be a stranger's.
+    """
+    package = Path(__file__).resolve().parent
+    shipped = package / "_migrations"
+    if shipped.is_dir():
+        return shipped
+    checkout = package.parent
+    if (checkout / "migrations").is_dir() and (checkout / "alembic.ini").is_file():
+        return checkout / "migrations"
+    raise RuntimeError("broken installation: agent_resume/_migrations is missing; reinstall agent-resume")
+
+
+def open_for_writing(driver: Any) -> None:
+    """Make the store exist at ``schema.HEAD``; foreign and newer ones are refused before anything changes them.
+
+    Raises:
+        StoreError: it cannot be used, and why.
+    """
+    driver.create()
+    driver.remember_identity()
+    connection = driver.plain()
+    try:
+        revision = driver.revision(connection)
+        if revision != schema.HEAD:
+            driver.prepare(connection)
+            _upgrade(driver, connection)
+    finally:
+        connection.close()
+
+
+def open_for_reading(driver: Any) -> Any:
+    """A connection for reading what is there, creating and changing nothing.
+
+    Raises:
+        StoreError: it cannot be used, and why.
+    """
+    driver.remember_identity()
+    connection = driver.connect_reading()
+    try:
+        revision = driver.revision(connection)
+        if revision is None:
+            raise errors.StoreUnavailable(driver.display, "an empty database, no run was ever stored in it", "run an agent first")
+        if revision != schema.HEAD:
+            logging.getLogger("agent_resume").warning(
+                "%s has schema %s, this version writes %s; the next agent run upgrades it",
+                driver.display, revision, schema.HEAD,
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _upgrade(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+    """One transaction from BEGIN IMMEDIATE to COMMIT; the revision is read again inside it."""
+    with _upgrading:
+        # Inside a transaction this pragma does nothing, and a table rebuild would then empty the child tables.
+        connection.execute("PRAGMA foreign_keys=OFF").close()
+        try:
+            driver.begin(connection, connection.execute)
+            try:
+                revision = driver.revision(connection)
+                if revision == schema.HEAD:
+                    connection.execute("ROLLBACK")
+                    return
+                if revision is not None:
+                    _refuse_beside_a_live_owner(driver, connection)
+                    _copy_aside(driver, connection, revision)
+                _run_revisions(driver, connection)
+                _check_foreign_keys(driver, connection)
+                connection.execute("COMMIT")
+            except BaseException as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                translated = driver.translate(error)
+                if translated is error:
+                    raise
+                raise translated from error
+        finally:
+            connection.execute("PRAGMA foreign_keys=ON").close()
+
+
+def _run_revisions(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import StaticPool
+
+    for text in schema.drop_view_statements():
+        connection.execute(text)
+    # The transaction is ours: whatever SQLAlchemy commits, rolls back or closes on the way must not end it.
+    held = _HeldConnection(connection)
+    engine = create_engine(
+        "sqlite+pysqlite://", creator=lambda: held, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
+    )
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    with engine.connect() as sa_connection:
+        config.attributes["connection"] = sa_connection
+        command.upgrade(config, "head")
+    for text in schema.view_statements("sqlite"):
+        connection.execute(text)
+    connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+
+
+class _HeldConnection:
+    """A driver connection whose transaction somebody else holds: commit, rollback and close do nothing."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None:
+        """Nothing: the upgrade commits once, at its end."""
+
+    def rollback(self) -> None:
+        """Nothing, likewise."""
+
+    def close(self) -> None:
+        """Nothing, likewise."""
+
+
+def _refuse_beside_a_live_owner(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+    from . import ownership
+
+    here = ownership.host_identity()
+    rows = connection.execute("SELECT token, host, pid, started, beats, beat_at FROM owners").fetchall()
+    for row in rows:
+        owner = dict(zip(("token", "host", "pid", "started", "beats", "beat_at"), row, strict=True))
+        if ownership.judge(owner, my_host=here, open_tokens=()) != "dead":
+            raise errors.StoreBusy(
+                driver.display,
+                seconds=0.0,
+                holder=f"process {owner['pid']} on {ownership.host_name(owner['host'])}",
+                why="an older version of agent-resume is using it, so its schema cannot be upgraded now",
+            )
+
+
+def _copy_aside(driver: SqliteDriver, connection: sqlite3.Connection, revision: str) -> None:
+    """Keep the file as it was, beside it; by SQLite's backup from a second connection, never by opening the file."""
+    import os
+    import sqlite3
+
+    if not connection.execute("SELECT EXISTS (SELECT 1 FROM runs)").fetchone()[0]:
+        return
+    target = f"{driver.path}.{revision}-{clock.now_ms()}.bak"
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with contextlib.closing(driver.plain("ro")) as source, contextlib.closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+
+
+def _check_foreign_keys(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+    broken = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if broken is not None:
+        raise errors.StoreDamaged(
+            driver.display, f"rows of {broken[0]!r} point at nothing after the upgrade", "nothing was changed; report this"
+        )

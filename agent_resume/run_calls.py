@@ -1,0 +1,83 @@
+"""Performing the effects that take time, in the calling thread: the user's function, sleeps, watching an owner."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import clock, errors, ownership, store_sql
+from .run_context import StepContext, active
+from .run_effects import Outcome
+from .run_options import StepSpec
+
+if TYPE_CHECKING:
+    from .models import OwnerRow
+    from .store import Store
+
+log = logging.getLogger("agent_resume")
+
+
+def call(spec: StepSpec, context: StepContext) -> Outcome:
+    """Call the step's function; its exception comes back as an outcome."""
+    if spec.isolation is not None:
+        from . import run_isolation
+
+        return run_isolation.call(spec, context)
+    if spec.timeout is not None:
+        return _call_with_timeout(spec, context)
+    token = active.set(context)
+    try:
+        return Outcome(spec.fn(*spec.args))
+    except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
+        return Outcome(error=_without_our_frame(error))
+    finally:
+        active.reset(token)
+
+
+def _without_our_frame(error: BaseException) -> BaseException:
+    trace = error.__traceback__
+    return error if trace is None else error.with_traceback(trace.tb_next)
+
+
+def _call_with_timeout(spec: StepSpec, context: StepContext) -> Outcome:
+    """A synchronous call cannot be pre-empted: it goes on in its thread, and its late outcome is dropped."""
+    outcome: list[Outcome] = []
+    ended = threading.Event()
+    late = threading.Event()
+
+    def work() -> None:
+        made = call(StepSpec(spec.key, spec.fn, spec.args), context)
+        outcome.append(made)
+        ended.set()
+        if late.is_set():
+            log.warning("step %r of run %r ended after its timeout; its outcome is dropped", spec.key, context.run_id)
+
+    inherited = contextvars.copy_context()
+    threading.Thread(target=inherited.run, args=(work,), name=f"agent-resume-{spec.key}", daemon=True).start()
+    if not ended.wait(spec.timeout):
+        late.set()
+        return Outcome(error=errors.StepTimeout(context.run_id, spec.key, spec.timeout or 0.0))
+    return outcome[0]
+
+
+def sleep(seconds: float) -> None:
+    """Let time pass."""
+    clock.sleep(seconds)
+
+
+def watch(store: Store, owner: OwnerRow, what: str) -> ownership.Verdict:
+    """Watch an owner of another host until it is known to live or not; said on one line, since it takes a while."""
+    log.warning(
+        "%s is held by process %d on %s, which cannot be seen from here: watching its beats for up to %d s",
+        what, owner.pid, ownership.host_name(owner.host), round(ownership.LEASE),
+    )  # fmt: skip
+
+    def read() -> dict[str, Any] | None:
+        row = store.database.read(store_sql.owner_row, owner.token)
+        return None if row is None else row.to_mapping()
+
+    from .models import OwnerRow as Row
+
+    return ownership.wait_until_decided(read, lambda mapping: store.owner.judge(Row(**mapping)))

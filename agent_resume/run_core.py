@@ -1,0 +1,397 @@
+"""One execution of a run in this process: what it knows, what it has done, and whom it tells.
+
+Everything here is synchronous and touches no database; the flows in ``run_steps.py`` and ``run_flows.py`` do, through
+the effects that their driver performs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import errors, failure, fingerprint, report, run_context
+from .models import StepEvent
+from .run_options import OnDuplicate, StepSpec, check_name
+from .store_runs import NewRun
+from .store_sql import Place
+from .store_steps import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
+
+if TYPE_CHECKING:
+    from .codec import Encoded
+    from .database_sql import Row
+    from .models import RunRow
+    from .store import Store
+    from .store_owner import Owner
+    from .store_steps import Claim
+
+log = logging.getLogger("agent_resume")
+Hook = Callable[[StepEvent], object]
+Progress = bool | Literal["auto"]
+
+#: No value: the step has no stored outcome yet.
+MISS: Any = object()
+
+# Positions in a row of the index.
+KEY, ID, SEQ, FINGERPRINT, CODE, FORMAT, OUTPUT = range(7)
+
+
+class RunCore:
+    """The state of one execution.
+
+    Attributes:
+        place: where steps are written, fenced by the epoch; None for a ``Checkpoint`` that has not written yet.
+        exclusive: the run is owned (``agent_run``), not joined (``Checkpoint``).
+        index: finished steps by key.
+        stopped: why this execution starts no further step, when it does not.
+        lost_events: events that could not be written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        name: str,
+        *,
+        exclusive: bool,
+        on_step: Hook | None = None,
+        progress: Progress = "auto",
+        strict: bool = False,
+        on_duplicate: OnDuplicate = "error",
+        full: bool = True,
+    ) -> None:
+        if on_duplicate not in ("error", "return", "number"):
+            raise ValueError(f"on_duplicate is 'error', 'return' or 'number', not {on_duplicate!r}")
+        self.store = store
+        self.codec = store.codec
+        self.run_id = run_id
+        self.name = name
+        self.exclusive = exclusive
+        self.strict = strict
+        self.on_duplicate = on_duplicate
+        self.full = full
+        self.place: Place | None = None
+        self.row: RunRow | None = None
+        self.index: dict[str, Row] = {}
+        self.entered = False
+        self.stopped: str | None = None
+        self.done_here = False
+        self.lost_events = 0
+        self.failures: dict[str, int] = {}
+        self.unnamed_pauses: set[str] = set()
+        self.paused: tuple[str, str, Any] | None = None
+        self.warned: set[tuple[str, str]] = set()
+        self._hook = on_step
+        self._shows = sys.stderr is not None and sys.stderr.isatty() if progress == "auto" else bool(progress)
+        self.tells = self._hook is not None or self._shows
+        self._used: dict[str, run_context.StepContext | None] = {}
+        self._repeats: dict[str, int] = {}
+        self._skipped: list[int] = []
+        self._lock = threading.Lock()
+        self._owner: Owner | None = None
+        self._joined: Owner | None = None
+        self.command: str | None = None
+        self.owns_store = False
+        self.closed = False
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def settle_in(self, row: RunRow, index: list[Row]) -> None:
+        """Take the run's row and its finished steps; outputs beyond ``INDEX_BYTES`` in all are read when asked for."""
+        self.row = row
+        self.run_id = row.id
+        self.place = Place(row.seq, row.id, row.epoch)
+        left = INDEX_BYTES
+        for entry in index:
+            left -= len(entry[OUTPUT] or "")
+            self.index[entry[KEY]] = entry if left >= 0 else (*entry[:OUTPUT], None)
+
+    @property
+    def where(self) -> Place:
+        """The run's place, once it is known."""
+        if self.place is None:
+            raise errors.RunNotFound(self.run_id, where=self.store.display)
+        return self.place
+
+    @property
+    def loose(self) -> Place:
+        """Where records and events go: fenced for an owner, open to all for a ``Checkpoint``."""
+        place = self.where
+        return place if self.exclusive else Place(place.seq, place.id)
+
+    @property
+    def owner(self) -> Owner:
+        """This process as an owner; a new one after a fork."""
+        if self._owner is None or self._owner.generation != self.store.database.generation:
+            self._owner = self.store.owner
+        return self._owner
+
+    def refuse_if_stopped(self, action: str) -> None:
+        """No further step once this execution has paused or ended.
+
+        Raises:
+            InvalidTransition: it has.
+        """
+        if self.stopped is not None:
+            raise errors.InvalidTransition(
+                self.run_id, status=self.stopped, action=action, hint="start the agent again to go on"
+            )
+
+    def new_run(self) -> NewRun:
+        """What the run is created with when this execution is its first."""
+        return NewRun(self.name, id=self.run_id, command=self.command)
+
+    def leave(self) -> None:
+        """This execution is over: the process beats for it no more."""
+        owner, self._joined = self._joined, None
+        if owner is not None and owner.generation == self.store.database.generation:
+            owner.leave()
+
+    def join(self, owner: Owner) -> None:
+        """From now on this process beats for this execution; its row is there."""
+        owner.registered = True
+        self._joined = owner
+        owner.join()
+
+    # -- replay --------------------------------------------------------------------------------------------------
+
+    def replay(self, spec: StepSpec, entry: Row) -> Any:
+        """The stored outcome of a step, or ``MISS`` when it is to be run again.
+
+        Raises:
+            DuplicateStep, StepInputChanged, and what ``keep_errors`` kept.
+        """
+        key = spec.key
+        self.note_use(key)
+        if spec.args or entry[FINGERPRINT] is not None or spec.fingerprint is not None:
+            if spec.fingerprint is None:
+                spec.fingerprint = fingerprint.fingerprint(spec.fn, spec.args, codec=self.codec)
+            if self.inputs_changed(spec, entry):
+                if spec.on_change == "rerun":
+                    return MISS
+                self._tell_input_change(spec, entry)
+        if entry[FORMAT] == KEPT_ERROR or entry[OUTPUT] is None or self.code_changed(spec, entry):
+            return MISS
+        value = self.decode(key, entry[FORMAT], entry[OUTPUT], spec.returns)
+        self.skipped(entry[SEQ], key, value)
+        return value
+
+    def inputs_changed(self, spec: StepSpec, entry: Row) -> bool:
+        # A recorded value (no code) declared no inputs.
+        return spec.fingerprint != entry[FINGERPRINT] and (
+            entry[FINGERPRINT] is not None or entry[CODE] is not None
+        )
+
+    def _tell_input_change(self, spec: StepSpec, entry: Row) -> None:
+        if spec.on_change == "error" or self.strict:
+            raise errors.StepInputChanged(
+                self.run_id, spec.key, recorded=entry[FINGERPRINT], given=spec.fingerprint
+            )
+        inputs = fingerprint.describe_inputs(spec.fn, spec.args)
+        self.warn_once(
+            errors.StepInputChangedWarning,
+            spec.key,
+            f"step {spec.key!r} of run {self.run_id!r} was recorded for other inputs than {inputs}: its stored result is "
+            f"returned (recorded {entry[FINGERPRINT]}, given {spec.fingerprint}); on_change='rerun' runs it again",
+        )
+
+    def code_changed(self, spec: StepSpec, entry: Row) -> bool:
+        """Whether the step's code is another than recorded, as far as the two can be compared."""
+        recorded = entry[CODE]
+        if recorded is None or (spec.key, "code") in self.warned:
+            return False
+        now = fingerprint.code_hash(spec.fn)
+        return now is not None and now != recorded and now.split(":")[0] == recorded.split(":")[0]
+
+    def tell_code_change(self, key: str) -> None:
+        """Warn, once, that a stored result comes from other code."""
+        self.warn_once(
+            errors.StepCodeChangedWarning,
+            key,
+            f"the code of step {key!r} of run {self.run_id!r} changed since its result was stored: the stored result is "
+            f"returned; to run it again: agent-resume rerun -- {self.run_id!r} {key!r}",
+        )
+
+    def warn_once(self, kind: type[errors.AgentResumeWarning], key: str, text: str) -> None:
+        """Warn about a step once an execution; under ``strict`` raise it."""
+        mark = (key, "code" if kind is errors.StepCodeChangedWarning else kind.__name__)
+        if mark in self.warned:
+            return
+        self.warned.add(mark)
+        if self.strict:
+            raise kind(text)
+        warnings.warn(text, kind, stacklevel=_outside())
+
+    def warn_once_plainly(self, mark: str, kind: type[errors.AgentResumeWarning], text: str) -> None:
+        """Warn once an execution, under ``strict`` too."""
+        if (mark, "") not in self.warned:
+            self.warned.add((mark, ""))
+            warnings.warn(text, kind, stacklevel=_outside())
+
+    def decode(self, key: str | None, format: str, text: str, returns: Any = None) -> Any:
+        """A stored text as a fresh value.
+
+        Raises:
+            StoredValueUnreadable: naming run and step.
+        """
+        try:
+            return self.codec.decode(format, text, returns=returns)
+        except errors.StoredValueUnreadable as error:
+            raise error.located(self.run_id, key) from error
+
+    # -- identity ------------------------------------------------------------------------------------------------
+
+    def check_key(self, name: object) -> str:
+        """A step's key when it can be one."""
+        return check_name("step key", name, empty=True)
+
+    def numbered(self, name: str) -> str:
+        """The key of the next repeat of ``name``: ``name``, ``name#2``, … fixed at call time.
+
+        Raises:
+            StepInFlight: a repeat of that name is in flight, so its number could be either.
+        """
+        with self._lock:
+            count = self._repeats.get(name, 0)
+            last = name if count == 1 else f"{name}#{count}"
+            if count and self.place is not None and (self.place.seq, last) in self.owner.in_flight:
+                raise errors.StepInFlight(self.run_id, last)
+            self._repeats[name] = count + 1
+            return name if count == 0 else f"{name}#{count + 1}"
+
+    def key_for(self, name: object, *, repeat: bool) -> str:
+        """The key that this call of ``step`` means."""
+        key = self.check_key(name)
+        return self.numbered(key) if repeat or self.on_duplicate == "number" else key
+
+    def note_use(self, key: str) -> None:
+        """A step's outcome is handed out: the second time in one execution is a duplicate.
+
+        The same inner step of another attempt of an outer step is not: that attempt simply replays it.
+
+        Raises:
+            DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
+        """
+        outer = run_context.active.get()
+        if key in self._used:
+            before = self._used[key]
+            replayed = (
+                outer is not None and before is not None and outer.key == before.key and outer.attempt != before.attempt
+            )
+            if not replayed:
+                if self.on_duplicate == "error" or self.strict:
+                    raise errors.DuplicateStep(self.run_id, key)
+                self._warn_duplicate(key)
+        self._used[key] = outer
+
+    def _warn_duplicate(self, key: str) -> None:
+        warnings.warn(
+            f"step {key!r} of run {self.run_id!r} was already used in this execution: its stored result is returned; "
+            f"give each step its own name, or pass repeat=True",
+            errors.DuplicateStepWarning,
+            stacklevel=_outside(),
+        )
+
+    def forget_use(self, key: str) -> None:
+        """The outcome was not handed out after all."""
+        self._used.pop(key, None)
+
+    def remember(self, spec: StepSpec, claim: Claim, encoded: Encoded) -> None:
+        """A step was completed here: later calls find it in memory."""
+        small = encoded.text if len(encoded.text) <= INDEX_OUTPUT_BYTES else None
+        self.index[spec.key] = (
+            spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, encoded.format, small,
+        )  # fmt: skip
+        self._used[spec.key] = run_context.active.get()
+
+    def remember_kept(self, spec: StepSpec, claim: Claim) -> None:
+        """A failure became the step's outcome."""
+        self.index[spec.key] = (
+            spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, KEPT_ERROR, None,
+        )  # fmt: skip
+        self._used[spec.key] = run_context.active.get()
+
+    def meta_text(self, key: str, meta: dict[str, Any] | None) -> str | None:
+        """A step's meta as JSON; None for nothing.
+
+        Raises:
+            OutputNotStorable: something in it cannot be stored.
+        """
+        return self.codec.encode_tagged(meta, key=key) if meta else None
+
+    # -- skips ---------------------------------------------------------------------------------------------------
+
+    def skipped(self, seq: int, key: str, value: Any) -> None:
+        """Note a skip; it is stored with the next write."""
+        self._skipped.append(seq)
+        if self.tells:
+            self.tell(StepEvent("skip", self.run_id, key, result=value))
+
+    def take_skips(self) -> str | None:
+        """The collected skips as JSON for the next write."""
+        if not self._skipped:
+            return None
+        with self._lock:
+            taken, self._skipped = self._skipped, []
+        return json.dumps({"ranges": _ranges(taken)})
+
+    def return_skips(self, text: str | None) -> None:
+        """They were not stored after all."""
+        if text is not None:
+            with self._lock:
+                for first, last in json.loads(text)["ranges"]:
+                    self._skipped.extend(range(first, last + 1))
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def tell(self, event: StepEvent) -> None:
+        """Call ``on_step`` and print the progress line; neither can disturb the agent."""
+        if self._shows:
+            self._print(event)
+        if self._hook is not None:
+            try:
+                self._hook(event)
+            except Exception:
+                log.exception("on_step raised for step %r of run %r; the agent goes on", event.key, self.run_id)
+
+    def _print(self, event: StepEvent) -> None:
+        key = report.printable(event.key)
+        line = {"start": f"[run] {key}", "skip": f"[skip] {key}"}.get(event.kind)
+        if event.kind == "error":
+            text = failure.message(event.error) if event.error is not None else ""
+            line = f"[error] {key}: {report.printable(self.store.redactor.text(text))}"
+        if line is None:
+            return
+        try:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the progress lines that the caller asked for
+        except (OSError, ValueError):
+            self._shows = False  # the terminal is gone; the agent goes on
+
+    def failure_of(self, error: BaseException) -> dict[str, Any]:
+        """An exception as it is stored: described as text, redacted."""
+        described: dict[str, Any] = self.store.redactor.value(failure.describe(error))
+        return described
+
+
+def _ranges(numbers: list[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _outside() -> int:
+    """The stack level of the first frame outside this package, so that warnings point at the agent's code."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("agent_resume."):
+        frame = frame.f_back
+        level += 1
+    return level

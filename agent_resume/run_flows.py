@@ -1,0 +1,290 @@
+"""The flows of everything that is not a step: records, events, pauses, waits, loop state, the end of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from . import clock, errors, run_events, store_pauses, store_queries, store_records, store_runs, store_steps
+from .models import MISSING, PauseRow, StepEvent
+from .run_context import active
+from .run_core import FORMAT, ID, OUTPUT, RunCore, log
+from .run_effects import Flow, Read, Sleep, Write
+from .run_options import check_name
+from .run_steps import enter, refuse_if_cancelled
+from .store_steps import KEPT_ERROR
+
+#: Longest sleep between two looks for an answer, in s (4 Hz).
+LOOK_EVERY = 0.25
+
+
+# -- records and events ----------------------------------------------------------------------------------------------
+
+
+def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | None, *, replace: bool) -> Flow:
+    """Store an already computed value; the one that counts comes back."""
+    name = core.check_key(key)
+    core.refuse_if_stopped(f"record {name!r}")
+    encoded, fresh = core.codec.settle(result, key=name)
+    text = core.meta_text(name, meta)
+    yield from enter(core)
+    if (core.where.seq, name) in core.owner.in_flight:
+        raise errors.StepInFlight(core.run_id, name)
+    skips = core.take_skips()
+    try:
+        found = yield Write(store_records.record, (core.loose, name, encoded, text, replace, skips), core.full)
+    except BaseException:
+        core.return_skips(skips)
+        raise
+    if not found.written:
+        core.return_skips(skips)
+    small = found.stored.text if len(found.stored.text) <= store_steps.INDEX_OUTPUT_BYTES else None
+    core.index[name] = (name, found.step, found.seq, None, None, found.stored.format, small)
+    if found.conflict:
+        core.warn_once(
+            errors.RecordConflictWarning,
+            name,
+            f"record {name!r} of run {core.run_id!r} holds another value already: the first one is kept and returned; "
+            "replace=True overwrites it",
+        )
+        return core.decode(name, found.stored.format, found.stored.text)
+    if core.tells and found.written:
+        core.tell(StepEvent("done", core.run_id, name, result=fresh))
+    return fresh
+
+
+def event_flow(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> Flow:
+    """Append an event; trouble is logged and counted, never raised into the agent."""
+    try:
+        check_name("event type", type)
+        payload = run_events.payload(core, type, data, fields)
+        text = core.codec.encode_tagged(payload) if payload is not None else None
+        if text is not None:
+            text = json.dumps(core.store.redactor.value(json.loads(text)))
+        yield from enter(core)
+        context = active.get()
+        inside = context is not None and context.run_id == core.run_id
+        skips = core.take_skips()
+        arguments = (
+            core.loose, run_events.stored_type(type), text, context.key if inside else None, context.attempt if inside else None, skips,
+        )  # fmt: skip
+        try:
+            yield Write(store_records.event, arguments, full=False)
+        except BaseException:
+            core.return_skips(skips)
+            raise
+    except Exception:
+        core.lost_events += 1
+        log.exception("event %r of run %r was not stored (%d lost so far)", type, core.run_id, core.lost_events)
+
+
+def flush_log_flow(core: RunCore) -> Flow:
+    """Store the collected skips and the count of lost events now."""
+    skips = core.take_skips()
+    if skips is not None:
+        yield from enter(core)
+        try:
+            yield Write(store_records.store_skips, (core.loose, skips), full=False)
+        except BaseException:
+            core.return_skips(skips)
+            raise
+
+
+def flush_flow(core: RunCore) -> Flow:
+    """Everything written so far is on disk when this returns, in relaxed durability too: a full commit syncs the log."""
+    yield from flush_log_flow(core)
+    if core.entered:
+        yield Write(store_records.touch, (core.loose,), True)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def locate(core: RunCore) -> Flow:
+    """Find the run of a ``Checkpoint`` that has not written yet, changing nothing; False when there is none."""
+    if core.place is not None:
+        return True
+    if not core.store.exists():
+        return False
+    row = yield Read(store_queries.run_by_id, (core.run_id,))
+    if row is None:
+        return False
+    index = yield Read(store_steps.load_index, (row.seq,))
+    core.settle_in(row, index)
+    return True
+
+
+def has_flow(core: RunCore, key: object) -> Flow:
+    """Whether a step is completed, other processes' work included."""
+    name = core.check_key(key)
+    if not (yield from locate(core)):
+        return False
+    return (yield Read(store_queries.has_completed, (core.where.seq, name)))
+
+
+def result_flow(core: RunCore, key: object, default: Any) -> Flow:
+    """A completed step's value."""
+    name = core.check_key(key)
+    if not (yield from locate(core)):
+        return default
+    entry = core.index.get(name)
+    if entry is None:
+        entry = yield Read(store_steps.load_index_entry, (core.where.seq, name))
+        if entry is None:
+            return default
+        core.index[name] = entry
+    if entry[FORMAT] == KEPT_ERROR:
+        return default
+    text = entry[OUTPUT]
+    format = entry[FORMAT]
+    if text is None:
+        row = yield Read(store_steps.load_output, (entry[ID],))
+        if row is None or row[1] is None:
+            return default
+        format, text = row[0], row[1]
+    return core.decode(name, format, text)
+
+
+def count_flow(core: RunCore, prefix: str, digits_only: bool) -> Flow:
+    """How many completed keys start with ``prefix``."""
+    if not (yield from locate(core)):
+        return 0
+    keys = yield Read(store_queries.completed_keys_from, (core.where.seq, prefix))
+    if digits_only:
+        keys = [key for key in keys if key[len(prefix) :].isascii() and key[len(prefix) :].isdigit()]
+    return len(keys)
+
+
+def row_flow(core: RunCore) -> Flow:
+    """The run's row as it is now, or None."""
+    if not core.store.exists():
+        return None
+    return (yield Read(store_queries.run_by_id, (core.run_id,)))
+
+
+# -- pauses and waits ------------------------------------------------------------------------------------------------
+
+
+def _decoded_answer(core: RunCore, pause: PauseRow, returns: Any) -> Any:
+    return core.decode(None, "tagged", pause.value or "null", returns)
+
+
+def pause_flow(
+    core: RunCore, reason: str, context: Any, name: str | None, returns: Any, signal: Callable[..., BaseException]
+) -> Flow:
+    """Answered: the answer. Else the question is stored and this execution stops."""
+    core.refuse_if_stopped("pause")
+    label = check_name("pause name", reason if name is None else name)
+    if name is None:
+        if label in core.unnamed_pauses:
+            raise errors.InvalidTransition(
+                core.run_id, status="at a second pause of the same reason", action="pause", hint="give each one a name="
+            )
+        core.unnamed_pauses.add(label)
+    text = core.codec.encode_tagged(context, key=label) if context is not None else None
+    yield from enter(core)
+    skips = core.take_skips()
+    question = store_pauses.Question(label, "pause", str(reason), text, skips=skips)
+    try:
+        pause = yield Write(store_pauses.ask, (core.where, question), True)
+    except BaseException:
+        core.return_skips(skips)
+        raise
+    if pause.answered_at is not None:
+        core.return_skips(skips)
+        return _decoded_answer(core, pause, returns)
+    core.stopped = "paused"
+    core.paused = (label, str(reason), context)
+    raise signal(core.run_id, name=label, reason=str(reason), context=context)
+
+
+def pause_context_flow(core: RunCore) -> Flow:
+    """Context of the newest pause, ``{}`` when there is none."""
+    if not (yield from locate(core)):
+        return {}
+    pauses = yield Read(store_pauses.pauses_of, (core.where.seq,))
+    asked = [pause for pause in pauses if pause.kind == "pause" and pause.asked_at is not None]
+    if not asked:
+        return {}
+    newest = max(asked, key=lambda pause: (pause.asked_at, pause.id))
+    return core.decode(None, "tagged", newest.context) if newest.context is not None else {}
+
+
+def wait_flow(core: RunCore, name: str, timeout: float | None, prompt: str | None, default: Any, returns: Any) -> Flow:
+    """Wait in the live process for an answer; the deadline is the one that was stored first."""
+    core.refuse_if_stopped("wait")
+    label = check_name("wait name", name)
+    yield from enter(core)
+    deadline = None if timeout is None else clock.iso(clock.now_ms() + round(timeout * 1000))
+    question = store_pauses.Question(label, "wait", prompt, None, deadline)
+    pause = yield Write(store_pauses.ask, (core.where, question), True)
+    while pause.answered_at is None:
+        if pause.deadline is not None and pause.deadline <= clock.now_iso():
+            if default is MISSING:
+                raise errors.WaitTimeout(core.run_id, label, pause.deadline)
+            text = core.codec.encode_tagged(default, key=label)
+            pause = yield Write(store_pauses.end_wait, (core.where, label, text, "timeout"), True)
+            break
+        yield Sleep(LOOK_EVERY)
+        yield from refuse_if_cancelled(core)
+        pause = yield Read(store_pauses.pause_of, (core.where.seq, label))
+    return _decoded_answer(core, pause, returns)
+
+
+def sleep_flow(core: RunCore, name: str, seconds: float) -> Flow:
+    """Sleep durably: after a resume only the rest."""
+    core.refuse_if_stopped("sleep")
+    label = check_name("sleep name", name)
+    yield from enter(core)
+    until = clock.iso(clock.now_ms() + round(max(0.0, seconds) * 1000))
+    pause = yield Write(store_pauses.ask, (core.where, store_pauses.Question(label, "sleep", None, None, until)), True)
+    if pause.answered_at is not None:
+        return
+    while (left := (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000) > 0:
+        yield Sleep(min(left, 0.5))
+        yield from refuse_if_cancelled(core)
+    yield Write(store_pauses.end_wait, (core.where, label, "null", "sleep"), core.full)
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def done_flow(core: RunCore, summary: Any) -> Flow:
+    """Complete the run, or update the summary of one completed by an earlier execution."""
+    if core.done_here:
+        raise errors.InvalidTransition(core.run_id, status="completed", action="call done() again", hint="call it once")
+    core.refuse_if_stopped("call done()")
+    text = core.codec.encode_tagged(summary if summary is not None else {})
+    yield from enter(core)
+    if any(run == core.where.seq for run, _ in core.owner.in_flight):
+        raise errors.InvalidTransition(
+            core.run_id, status="executing a step", action="call done()", hint="wait until every step has ended"
+        )
+    row = yield Read(store_queries.run_by_id, (core.run_id,))
+    if row is not None and row.status == "completed" and not core.exclusive:
+        if summary is not None:
+            yield Write(store_runs.attach, (core.loose, None, text), True)
+        core.done_here = True
+        return
+    settlement = store_runs.Settlement("completed", summary=text, skips=core.take_skips())
+    yield Write(store_runs.settle, (core.where, settlement, core.exclusive), True)
+    core.done_here = True
+    core.stopped = "completed"
+
+
+def set_fields_flow(core: RunCore, values: dict[str, Any]) -> Flow:
+    """Set loop state or the expected duration; durable when this returns."""
+    yield from enter(core)
+    yield Write(store_records.set_fields, (core.loose, values), core.full)
+
+
+def loop_state_flow(core: RunCore) -> Flow:
+    """The loop fields that are set."""
+    row = yield from row_flow(core)
+    if row is None:
+        return {}
+    names = ("verdict", "status", "turns", "reason")
+    values = {name: getattr(row, f"loop_{name}") for name in names}
+    return {name: core.decode(None, "tagged", text) for name, text in values.items() if text is not None}
+

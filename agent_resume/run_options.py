@@ -1,0 +1,89 @@
+"""Checking what callers hand in: names, and the options of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import errors
+from .run_retry import Retry
+
+OnChange = Literal["warn", "error", "rerun"]
+OnDuplicate = Literal["error", "return", "number"]
+Effect = Literal["repeatable", "once"]
+
+
+def check_name(kind: str, name: object, *, empty: bool = False) -> str:
+    """``name`` when it can be one.
+
+    Args:
+        kind: what it is, for the message.
+        empty: whether the empty string is allowed (step keys: flowcast writes such).
+
+    Raises:
+        InvalidName: not a str, empty, or with NUL or a lone surrogate in it.
+    """
+    if not isinstance(name, str):
+        raise errors.InvalidName(kind, name, f"a {type(name).__name__}, not a str")
+    if type(name) is not str:
+        name = str.__str__(name)  # a StrEnum member is its value
+    if not name and not empty:
+        raise errors.InvalidName(kind, name, "empty")
+    if "\0" in name:
+        raise errors.InvalidName(kind, name, "a NUL in it")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise errors.InvalidName(kind, name, "a lone surrogate in it") from None
+    return name
+
+
+@dataclass(slots=True)
+class StepSpec:
+    """One call of ``step``, checked."""
+
+    key: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    meta: dict[str, Any] | None = None
+    timeout: float | None = None
+    retry: Retry | None = None
+    returns: Any = None
+    on_change: OnChange = "warn"
+    effect: Effect = "repeatable"
+    verify: Callable[[], Any] | None = None
+    keep_errors: tuple[type[BaseException], ...] = ()
+    isolation: Literal["process"] | None = None
+    fingerprint: str | None = None
+    code_hash: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            TypeError, ValueError: an option's type or value.
+        """
+        if not callable(self.fn):
+            raise TypeError(
+                f"step {self.key!r} wants a function, got a {type(self.fn).__name__}; to store a value use run.record()"
+            )
+        _one_of("on_change", self.on_change, ("warn", "error", "rerun"))
+        _one_of("effect", self.effect, ("repeatable", "once"))
+        _one_of("isolation", self.isolation, (None, "process"))
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout!r}")
+        if self.meta is not None and not isinstance(self.meta, dict):
+            raise TypeError(f"meta is a dict, not a {type(self.meta).__name__}")
+        if self.retry is not None and not isinstance(self.retry, Retry):
+            raise TypeError(f"retry is a Retry, not a {type(self.retry).__name__}")
+        if isinstance(self.keep_errors, type):
+            self.keep_errors = (self.keep_errors,)
+        if self.verify is not None and self.effect != "once":
+            raise ValueError('verify= decides about a step of effect="once"; give that too')
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")

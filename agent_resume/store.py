@@ -1,0 +1,220 @@
+"""The store that users see: one database with its settings, and every intent on it that needs no running agent.
+
+``direct``, ``queued`` and ``ask`` are the three ways in; the functions they run live in ``store_*.py``, one intent and
+one transaction each.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from . import codec as codec_module
+from . import (
+    database,
+    database_location,
+    errors,
+    ownership,
+    redact,
+    store_dump,
+    store_owner,
+    store_pauses,
+    store_queries,
+    store_runs,
+    store_status,
+)
+from .database_sql import Tx
+from .models import AgentRunState, EventRow, ImportOutcome, PauseRow, RunDump, RunRow, RunSummary
+from .store_owner import Owner
+from .store_sql import Place
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Durability = Literal["full", "relaxed"]
+
+
+class Store:
+    """A store with its settings; accepted wherever ``db=`` is.
+
+    Args:
+        db: a path, a SQLAlchemy URL, or None for the usual place (``AGENT_RESUME_DB``, ``.agent-resume/runs.db``).
+        state_dir: a folder whose ``runs.db`` is used when ``db`` is None.
+        codecs: ``ValueCodec`` s for types of your own.
+        redact: a function, or patterns of key names, for what is displayed and logged; None means the usual credentials.
+        durability: ``"full"`` survives a power cut, ``"relaxed"`` only the end of the process.
+        max_output_bytes: largest stored value, in bytes of JSON.
+
+    Nothing is opened before the first use. A context manager; ``close()`` ends its lifetime.
+
+    Raises:
+        ValueError: not a place for a store, or an unknown durability.
+    """
+
+    def __init__(
+        self,
+        db: str | os.PathLike[str] | None = None,
+        *,
+        state_dir: str | os.PathLike[str] | None = None,
+        codecs: Sequence[Any] = (),
+        redact: Any = None,
+        durability: Durability = "full",
+        max_output_bytes: int = codec_module.DEFAULT_MAX_BYTES,
+    ) -> None:
+        if durability not in ("full", "relaxed"):
+            raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
+        self.location = database_location.resolve(db, state_dir)
+        self.durability: Durability = durability
+        self.codec = codec_module.Codec(codecs, max_bytes=max_output_bytes)
+        self.redactor = _redactor(redact)
+        self.database = database.acquire(self.location)
+        self._closer = weakref.finalize(self, database.abandon, self.location)
+        # At exit the connections are closed by database._close_all, not by one finalizer a store.
+        self._closer.atexit = False
+
+    @property
+    def display(self) -> str:
+        """Where it is, for people; never with a password."""
+        return self.location.display
+
+    @property
+    def full(self) -> bool:
+        """Whether outcomes survive a power cut."""
+        return self.durability == "full"
+
+    @property
+    def owner(self) -> Owner:
+        """This process in this store."""
+        return store_owner.of(self.database)
+
+    def close(self) -> None:
+        """Give the database back; nothing when done before."""
+        if self._closer.detach() is not None:
+            database.release(self.location)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- ways in -------------------------------------------------------------------------------------------------
+
+    def direct(
+        self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, full: bool = True, **named: P.kwargs
+    ) -> T:
+        """Run a writing operation now, in this thread; ``full`` as in ``Database.direct``."""
+        return self.database.direct(operation, *arguments, full=full, **named)
+
+    def ask(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
+        """Run a reading operation.
+
+        Raises:
+            StoreUnavailable: there is nothing to read.
+        """
+        if not self.database.exists():
+            raise errors.StoreUnavailable(self.display, "no such store", "run an agent first, or name another with --db")
+        return self.database.read(operation, *arguments, **named)
+
+    def exists(self) -> bool:
+        """Whether there is anything to read; creates nothing."""
+        return self.database.exists()
+
+    # -- intents without a running agent -------------------------------------------------------------------------
+
+    def find_run(self, wanted: str) -> RunRow:
+        """A run by id, unique prefix or ``NAME@latest``.
+
+        Raises:
+            RunNotFound, AmbiguousRunId: none, or several.
+        """
+        if not self.exists():
+            raise errors.RunNotFound(wanted, where=self.display)
+        return self.ask(store_queries.find_run, wanted)
+
+    def list_runs(self, wanted: store_queries.RunFilter | None = None) -> Iterator[RunSummary]:
+        """Runs as summaries, newest first; outputs are never read and no transaction stays open between pages."""
+        return store_status.list_runs(self, wanted or store_queries.RunFilter())
+
+    def load_run(self, run_id: str) -> AgentRunState:
+        """A run with its steps.
+
+        Raises:
+            RunNotFound: no run has this id.
+        """
+        row = self._run(run_id)
+        return store_status.state_of(self, row)
+
+    def _run(self, run_id: str) -> RunRow:
+        row = self.ask(store_queries.run_by_id, run_id) if self.exists() else None
+        if row is None:
+            raise errors.RunNotFound(run_id, where=self.display)
+        return row
+
+    def shown_status(self, row: RunRow) -> str:
+        """A run's status as it is shown: ``interrupted``, ``overdue`` or ``idle`` for what only seems to run."""
+        return self.ask(store_status.shown_status_of, self.owner.judge, row)
+
+    def events(self, run_id: str, after: int = 0) -> list[EventRow]:
+        """A run's events with a number above ``after``."""
+        return self.ask(store_queries.events_after, self._run(run_id).seq, after)
+
+    def pauses(self, run_id: str) -> list[PauseRow]:
+        """A run's pauses, waits and sleeps."""
+        return self.ask(store_pauses.pauses_of, self._run(run_id).seq)
+
+    def answer(self, run_id: str, name: str | None, value: Any, *, by: str | None = None) -> tuple[PauseRow, bool]:
+        """Deliver an answer; the pause, and whether this answer is the one that counts.
+
+        Raises:
+            RunNotFound, InvalidTransition: no such run; it has ended, or asks several things and no name was given.
+        """
+        text = self.codec.encode_tagged(value, key=name)
+        self._run(run_id)
+        who = by if by is not None else f"pid {os.getpid()} on {ownership.host_name(ownership.host_identity())}"
+        return self.direct(store_pauses.answer, run_id, name, text, who)
+
+    def cancel(self, run_id: str) -> RunRow:
+        """Cancel a run at once; its agent gets ``RunCancelled`` at its next step.
+
+        Raises:
+            RunNotFound, InvalidTransition: no such run, or it has ended.
+        """
+        row = self._run(run_id)
+        return self.direct(store_runs.cancel, Place(row.seq, row.id))
+
+    @contextmanager
+    def dump_run(self, run_id: str) -> Iterator[RunDump]:
+        """One run's rows on one unchanging state, streamed; for exports.
+
+        Raises:
+            RunNotFound: no run has this id.
+        """
+        row = self._run(run_id)
+        with self.database.snapshot() as tx:
+            yield store_dump.dump(tx, row.id)
+
+    def import_run(
+        self,
+        dump: RunDump,
+        *,
+        on_conflict: Literal["fail", "skip", "replace", "rename"] = "fail",
+        dry_run: bool = False,
+    ) -> ImportOutcome:
+        """Store one dumped run, whole or not at all.
+
+        Raises:
+            ImportConflict: another run has its id (``on_conflict="fail"``), or it is being executed.
+        """
+        return store_dump.import_run(self.database, self.owner.judge, dump, on_conflict=on_conflict, dry_run=dry_run)
+
+
+def _redactor(given: Any) -> redact.Redactor:
+    if given is None:
+        return redact.DEFAULT
+    return given if isinstance(given, redact.Redactor) else redact.Redactor(given)

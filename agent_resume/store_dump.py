@@ -1,0 +1,179 @@
+"""One run's rows out of a store and into one, faithfully: numbers, attempts, formats and times are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from . import errors, ownership
+from .database import Database
+from .database_sql import Statement, Tx
+from .models import ImportOutcome, OwnerRow, RunDump
+from .schema import events, pauses, runs, steps
+from .store_sql import RUN_BY_ID, owner_row, run_row
+
+OnConflict = Literal["fail", "skip", "replace", "rename"]
+
+_LEFT_OUT = {"id", "run_id", "owner_token"}
+RUN_COLUMNS = tuple(c.name for c in runs.columns if c.name not in {"seq", "owner_token"})
+STEP_COLUMNS = tuple(c.name for c in steps.columns if c.name not in _LEFT_OUT)
+EVENT_COLUMNS = tuple(c.name for c in events.columns if c.name not in _LEFT_OUT)
+PAUSE_COLUMNS = tuple(c.name for c in pauses.columns if c.name not in _LEFT_OUT)
+
+_DUMP_STEPS = Statement(
+    select(*(steps.c[n] for n in STEP_COLUMNS)).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq, steps.c.id)
+)
+_DUMP_EVENTS = Statement(
+    select(*(events.c[n] for n in EVENT_COLUMNS)).where(events.c.run_id == bindparam("run")).order_by(events.c.seq)
+)
+_DUMP_PAUSES = Statement(
+    select(*(pauses.c[n] for n in PAUSE_COLUMNS)).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id)
+)
+_ADD_RUN = Statement(insert(runs), RUN_COLUMNS)
+_ADD_STEP = Statement(insert(steps), ("run_id", *STEP_COLUMNS))
+_ADD_EVENT = Statement(insert(events), ("run_id", *EVENT_COLUMNS))
+_ADD_PAUSE = Statement(insert(pauses), ("run_id", *PAUSE_COLUMNS))
+_RENAME = Statement(
+    update(runs).where(runs.c.seq == bindparam("run")).values(id=bindparam("wanted"), epoch=bindparam("fence"))
+)
+_DELETE = Statement(delete(runs).where(runs.c.seq == bindparam("run")))
+
+
+def dump(tx: Tx, run_id: str) -> RunDump:
+    """The rows of a run; its iterators live as long as the snapshot ``tx``.
+
+    Raises:
+        RunNotFound: no such run.
+    """
+    row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    if row is None:
+        raise errors.RunNotFound(run_id)
+
+    def rows(statement: Statement, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        for chunk in tx.chunks(statement, {"run": row.seq}):
+            for values in chunk:
+                yield dict(zip(names, values, strict=True))
+
+    return RunDump(
+        run={name: getattr(row, name) for name in RUN_COLUMNS},
+        steps=rows(_DUMP_STEPS, STEP_COLUMNS),
+        events=rows(_DUMP_EVENTS, EVENT_COLUMNS),
+        pauses=rows(_DUMP_PAUSES, PAUSE_COLUMNS),
+    )
+
+
+class _Digest:
+    """A running digest of a dump, taken while its rows stream by."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, kind: str, row: Mapping[str, Any], names: Iterable[str]) -> None:
+        self._hash.update(repr((kind, [row.get(name) for name in names])).encode("utf-8", "surrogatepass"))
+
+    def value(self) -> str:
+        return self._hash.hexdigest()
+
+
+# A run that was stored again under its own id is the same run: its fencing number says nothing about its content.
+_CONTENT = tuple(name for name in RUN_COLUMNS if name not in ("id", "epoch"))
+
+
+def digest(dumped: RunDump) -> str:
+    """Digest of a run's content; equal for a run and its faithful copy, whatever its id and fencing number."""
+    total = _Digest()
+    total.add("run", dumped.run, _CONTENT)
+    for kind, rows, names in (
+        ("step", dumped.steps, STEP_COLUMNS),
+        ("event", dumped.events, EVENT_COLUMNS),
+        ("pause", dumped.pauses, PAUSE_COLUMNS),
+    ):
+        for row in rows:
+            total.add(kind, row, names)
+    return total.value()
+
+
+class _WouldChange(Exception):
+    """Ends a dry run: the transaction is rolled back."""
+
+
+def import_run(
+    database: Database,
+    judge: Callable[[OwnerRow], ownership.Verdict],
+    dumped: RunDump,
+    *,
+    on_conflict: OnConflict,
+    dry_run: bool,
+) -> ImportOutcome:
+    """Store a dumped run in one transaction; see ``Store.import_run``."""
+    outcome: list[ImportOutcome] = []
+
+    def operation(tx: Tx) -> None:
+        outcome[:] = [_import(tx, judge, dumped, on_conflict)]
+        if dry_run:
+            raise _WouldChange
+
+    try:
+        database.direct(operation)
+    except _WouldChange:
+        pass
+    return outcome[0]
+
+
+def _import(
+    tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], dumped: RunDump, on_conflict: OnConflict
+) -> ImportOutcome:
+    run_id = str(dumped.run["id"])
+    old = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    if old is None:
+        _insert(tx, dumped, run_id)
+        return ImportOutcome(run_id, "imported")
+    known = digest(dump(tx, run_id))
+    # The rows come as a stream that can be read once: they are stored first, under a free id, and compared while
+    # they pass; what was not wanted is taken away again in this same transaction.
+    free = _free_id(tx, run_id)
+    new_seq, new_digest = _insert(tx, dumped, free)
+    if new_digest == known:
+        tx.execute(_DELETE, {"run": new_seq})
+        return ImportOutcome(run_id, "identical")
+    if on_conflict == "rename":
+        return ImportOutcome(free, "renamed")
+    if on_conflict == "skip":
+        tx.execute(_DELETE, {"run": new_seq})
+        return ImportOutcome(run_id, "skipped")
+    if on_conflict == "fail":
+        raise errors.ImportConflict(run_id, why="a different run has this id")
+    owner = owner_row(tx, old.owner_token) if old.owner_token is not None else None
+    if owner is not None and judge(owner) != "dead":
+        raise errors.ImportConflict(run_id, why="it is being executed")
+    tx.execute(_DELETE, {"run": old.seq})
+    tx.execute(_RENAME, {"run": new_seq, "wanted": run_id, "fence": old.epoch + 1})
+    return ImportOutcome(run_id, "replaced")
+
+
+def _free_id(tx: Tx, run_id: str) -> str:
+    for number in itertools.count(2):
+        candidate = f"{run_id}~{number}"
+        if run_row(tx, RUN_BY_ID, {"wanted": candidate}) is None:
+            return candidate
+    raise AssertionError("count() does not end")
+
+
+def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
+    total = _Digest()
+    total.add("run", dumped.run, _CONTENT)
+    seq = tx.insert(_ADD_RUN, {name: dumped.run.get(name) for name in RUN_COLUMNS} | {"id": run_id})
+    for kind, rows, statement, names in (
+        ("step", dumped.steps, _ADD_STEP, STEP_COLUMNS),
+        ("event", dumped.events, _ADD_EVENT, EVENT_COLUMNS),
+        ("pause", dumped.pauses, _ADD_PAUSE, PAUSE_COLUMNS),
+    ):
+        for row in rows:
+            total.add(kind, row, names)
+            tx.execute(statement, {name: row.get(name) for name in names} | {"run_id": seq})
+    tx.weight += 1 << 22
+    return seq, total.value()

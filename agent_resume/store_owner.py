@@ -1,0 +1,110 @@
+"""This process as an owner in one database: its token, its beats, and what it executes right now."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+
+from . import clock, ownership, store_runs
+from .database import Database
+from .database_sql import Tx
+from .models import OwnerRow
+
+_owners: weakref.WeakKeyDictionary[Database, Owner] = weakref.WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def of(database: Database) -> Owner:
+    """The one ``Owner`` of this process in ``database``; after a fork the child gets its own token."""
+    with _guard:
+        owner = _owners.get(database)
+        if owner is None or owner.generation != database.generation:
+            owner = _owners[database] = Owner(database)
+        return owner
+
+
+class Owner:
+    """A process that executes runs or steps of one database.
+
+    Attributes:
+        token: names this process in ``owners``, ``runs`` and ``steps``.
+        executing: numbers of the runs that ``agent_run`` executes in this process.
+        in_flight: (run number, step key) of the steps being executed here, each with the caller that holds it.
+        registered: this process has its row in ``owners``.
+        decided_dead: tokens whose owners were watched and found dead.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = weakref.ref(database)
+        self.generation = database.generation
+        self.token = clock.new_token()
+        self.executing: set[int] = set()
+        self.in_flight: dict[tuple[int, str], object] = {}
+        self.decided_dead: set[str] = set()
+        self.registered = False
+        self._host = ownership.host_identity()
+        self._one_kernel = database.location.kind == "sqlite"
+        self._lock = threading.Lock()
+        self._users = 0
+        self.heart = ownership.Heart(self._beat)
+
+    @property
+    def seed(self) -> store_runs.OwnerSeed:
+        """What is written of this process when it first owns something."""
+        pid = os.getpid()
+        return store_runs.OwnerSeed(self.token, self._host, pid, ownership.process_start(pid))
+
+    def judge(self, row: OwnerRow) -> ownership.Verdict:
+        """Whether another owner lives."""
+        if row.token in self.decided_dead:
+            return "dead"
+        return ownership.judge(
+            row.to_mapping(), my_host=self._host, open_tokens=(self.token,), one_kernel=self._one_kernel
+        )
+
+    def join(self) -> None:
+        """A run is open: beat. The row was written, or is now."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self.heart.start()
+
+    def leave(self) -> None:
+        """A run was closed; after the last one nothing beats and the row is taken away."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            self.heart.stop()
+            self.registered = False
+        database = self._database()
+        if database is not None and database.generation == self.generation:
+            database.direct(store_runs.drop_owner, self.token, full=False)
+
+    def _beat(self) -> None:
+        database = self._database()
+        if database is None or database.generation != self.generation:
+            return
+        database.direct(_beat_or_register, self.seed, full=False)
+
+
+def _beat_or_register(tx: Tx, seed: store_runs.OwnerSeed) -> None:
+    if not store_runs.beat(tx, seed.token):
+        store_runs.register_owner(tx, seed)
+
+
+def _leave_all() -> None:
+    # A process that ends in good order leaves no row behind; one that is killed does, and is found dead.
+    for owner in list(_owners.values()):
+        database = owner._database()
+        if owner.registered and database is not None and database.generation == owner.generation:
+            owner.heart.stop()
+            with contextlib.suppress(Exception):
+                database.direct(store_runs.drop_owner, owner.token, full=False)
+
+
+# Registered after the database's own hook, so it runs before that one closes the connections.
+atexit.register(_leave_all)

@@ -1,0 +1,212 @@
+"""Reading: lists, one run, its steps and events. Each statement sees the newest committed state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import and_, bindparam, func, select
+
+from . import errors, report
+from .database_sql import Statement, Tx
+from .models import EventRow, OwnerRow, RunRow, StepRow
+from .schema import events, owners, runs, steps
+
+STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "output")
+_step_columns = [steps.c[name] for name in STEP_COLUMNS]
+
+_RUN = Statement(select(runs).where(runs.c.id == bindparam("wanted")))
+_LATEST = Statement(select(runs).where(runs.c.name == bindparam("wanted")).order_by(runs.c.seq.desc()).limit(1))
+_STEPS = Statement(select(*_step_columns).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq))
+_STEPS_FULL = Statement(
+    select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq)
+)
+_STEP = Statement(
+    select(*_step_columns, steps.c.output).where(
+        steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted")
+    )
+)
+_EVENTS = Statement(
+    select(events).where(events.c.run_id == bindparam("run"), events.c.seq > bindparam("after")).order_by(events.c.seq)
+)
+_OWNERS = Statement(select(owners))
+_HAS = Statement(
+    select(steps.c.id).where(
+        steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), steps.c.status == "completed"
+    )
+)
+_KEYS = Statement(
+    select(steps.c.key).where(
+        steps.c.run_id == bindparam("run"),
+        steps.c.status == "completed",
+        steps.c.key >= bindparam("first"),
+    )
+)
+_STATUS = Statement(select(runs.c.status).where(runs.c.seq == bindparam("run")))
+
+
+def run_by_id(tx: Tx, run_id: str) -> RunRow | None:
+    """A run by its whole id."""
+    row = tx.one(_RUN, {"wanted": run_id})
+    return None if row is None else RunRow(*row)
+
+
+def find_run(tx: Tx, wanted: str) -> RunRow:
+    """A run by id, by a prefix that fits one, or by ``NAME@latest``.
+
+    Raises:
+        RunNotFound: none fits.
+        AmbiguousRunId: several do.
+    """
+    exact = run_by_id(tx, wanted)
+    if exact is not None:
+        return exact
+    if wanted.endswith("@latest"):
+        row = tx.one(_LATEST, {"wanted": wanted.removesuffix("@latest")})
+        if row is not None:
+            return RunRow(*row)
+    if not wanted:
+        raise errors.RunNotFound(wanted)
+    # A range, which the index on id answers; nothing in the prefix is a pattern.
+    fits = tx.dynamic(
+        select(runs).where(runs.c.id >= wanted, runs.c.id < wanted + "\U0010ffff").order_by(runs.c.seq.desc()).limit(11)
+    )
+    if len(fits) > 1:
+        raise errors.AmbiguousRunId(wanted, tuple(RunRow(*row).id for row in fits[:10]))
+    if not fits:
+        raise errors.RunNotFound(wanted)
+    return RunRow(*fits[0])
+
+
+def status_of(tx: Tx, run: int) -> str | None:
+    """A run's stored status."""
+    row = tx.one(_STATUS, {"run": run})
+    return None if row is None else str(row[0])
+
+
+def steps_of(tx: Tx, run: int) -> list[StepRow]:
+    """A run's steps in the order of their first events, without outputs."""
+    return [StepRow(*row) for row in tx.all(_STEPS, {"run": run})]
+
+
+def steps_with_outputs(tx: Tx, run: int) -> list[tuple[StepRow, str | None]]:
+    """The same, with the stored text of each output."""
+    return [(StepRow(*row[:-1]), row[-1]) for row in tx.all(_STEPS_FULL, {"run": run})]
+
+
+def step_with_output(tx: Tx, run: int, key: str) -> tuple[StepRow, str | None] | None:
+    """One step and the stored text of its output."""
+    row = tx.one(_STEP, {"run": run, "wanted": key})
+    return None if row is None else (StepRow(*row[:-1]), row[-1])
+
+
+def events_after(tx: Tx, run: int, after: int = 0) -> list[EventRow]:
+    """A run's events with a number above ``after``, in order."""
+    return [EventRow(*row) for row in tx.all(_EVENTS, {"run": run, "after": after})]
+
+
+def owners_by_token(tx: Tx) -> dict[str, OwnerRow]:
+    """Every owner."""
+    return {row[0]: OwnerRow(*row) for row in tx.all(_OWNERS, {})}
+
+
+def has_completed(tx: Tx, run: int, key: str) -> bool:
+    """Whether a step is completed."""
+    return tx.one(_HAS, {"run": run, "wanted": key}) is not None
+
+
+def completed_keys_from(tx: Tx, run: int, prefix: str) -> list[str]:
+    """Keys of completed steps that start with ``prefix``; compared code point by code point, nothing is a pattern."""
+    return [key for (key,) in tx.all(_KEYS, {"run": run, "first": prefix}) if key.startswith(prefix)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; all conditions are data, never SQL.
+
+    Attributes:
+        statuses: stored statuses, or empty for all.
+        name: the agent's name, exactly.
+        since: created at or after, ISO UTC.
+        until: created before, ISO UTC.
+        limit: most rows, newest first; None for all.
+        before: only runs with a smaller number, for reading in pages.
+        sort: ``created``, ``updated``, ``name`` or ``status``; a leading ``-`` turns it round.
+    """
+
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+    before: int | None = None
+    sort: str = "-created"
+
+
+_SORTS = {"created": runs.c.seq, "updated": runs.c.updated_at, "name": runs.c.name, "status": runs.c.status}
+SORTS = tuple(_SORTS)
+
+
+def runs_matching(tx: Tx, wanted: RunFilter) -> list[RunRow]:
+    """Runs by filter, newest first unless ``sort`` says otherwise; ``seq`` decides ties, so the order is stable."""
+    conditions = []
+    if wanted.statuses:
+        conditions.append(runs.c.status.in_(wanted.statuses))
+    if wanted.name is not None:
+        conditions.append(runs.c.name == wanted.name)
+    if wanted.since is not None:
+        conditions.append(runs.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(runs.c.created_at < wanted.until)
+    if wanted.before is not None:
+        conditions.append(runs.c.seq < wanted.before)
+    column = _SORTS[wanted.sort.lstrip("-")]
+    order = (column.desc(), runs.c.seq.desc()) if wanted.sort.startswith("-") else (column, runs.c.seq)
+    # Large columns are not read: a list of runs stays small however large their inputs and results are.
+    narrow = [runs.c[name] if name not in _LARGE else _nothing.label(name) for name in _RUN_COLUMNS]
+    query = select(*narrow).where(and_(True, *conditions)).order_by(*order)
+    if wanted.limit is not None:
+        query = query.limit(wanted.limit)
+    return [RunRow(*row) for row in tx.dynamic(query)]
+
+
+_RUN_COLUMNS = [column.name for column in runs.columns]
+_LARGE = frozenset({"input", "result", "summary"})
+_nothing = func.nullif("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """Sums over a run's steps."""
+
+    total: int = 0
+    completed: int = 0
+    running: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    newest_running_owner: str | None = None
+
+
+def counts_of(tx: Tx, seqs: list[int]) -> dict[int, StepCounts]:
+    """Step counts and tokens of the given runs, in one query; no output is read."""
+    found: dict[int, list[_Counted]] = {}
+    for start in range(0, len(seqs), 500):
+        part = seqs[start : start + 500]
+        rows = tx.dynamic(
+            select(steps.c.run_id, steps.c.status, steps.c.meta, steps.c.owner_token, steps.c.seq)
+            .where(steps.c.run_id.in_(part))
+            .order_by(steps.c.run_id, steps.c.seq)
+        )
+        for row in rows:
+            found.setdefault(row[0], []).append((row[1], row[2], row[3]))
+    return {seq: _count(rows) for seq, rows in found.items()}
+
+
+_Counted = tuple[str, str | None, str | None]
+
+
+def _count(rows: list[_Counted]) -> StepCounts:
+    completed = sum(1 for status, _, _ in rows if status == "completed")
+    given, made = report.token_sums(meta for _, meta, _ in rows)
+    running = [owner for status, _, owner in rows if status == "running"]
+    return StepCounts(len(rows), completed, len(running), given, made, running[-1] if running else None)
+

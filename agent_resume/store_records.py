@@ -1,0 +1,160 @@
+"""What is written beside steps: recorded values, events, loop state, expectations. One transaction each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, insert, update
+
+from . import clock, errors
+from .codec import Encoded
+from .database_sql import Statement, Tx
+from .schema import runs, steps
+from .store_sql import Place, add_event, add_skips, look, note, raise_seq
+from .store_steps import _OLD, _OUTPUT, refuse_unless_running
+
+_RECORD = Statement(
+    insert(steps),
+    (
+        "run_id", "key", "seq", "status", "attempts", "effect", "meta", "started_at", "finished_at", "output_format",
+        "output_bytes", "output",
+    ),
+)  # fmt: skip
+_OVERWRITE = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"))
+    .values(
+        status="completed",
+        meta=bindparam("meta"),
+        finished_at=bindparam("now"),
+        duration_ms=None,
+        error=None,
+        owner_token=None,
+        fingerprint=None,
+        code_hash=None,
+        output_format=bindparam("format"),
+        output_bytes=bindparam("bytes"),
+        output=bindparam("text"),
+    )
+)
+_LOOP_COLUMNS = ("loop_verdict", "loop_status", "loop_turns", "loop_reason", "expect_max_ms", "meta")
+_SET = {
+    name: Statement(update(runs).where(runs.c.seq == bindparam("run")).values({name: bindparam("value")}))
+    for name in _LOOP_COLUMNS
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What ``record`` found.
+
+    Attributes:
+        stored: the value that counts now.
+        conflict: an earlier, different value was kept.
+        written: a row was written.
+        step, seq: the step row's id, and number of its first event.
+    """
+
+    stored: Encoded
+    conflict: bool
+    written: bool
+    step: int
+    seq: int
+
+
+def record(
+    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, replace: bool, skips: str | None
+) -> Recorded:
+    """Store an already computed value; the first one wins unless ``replace``.
+
+    Raises:
+        StepInFlight: a step of that key is being executed.
+    """
+    found = look(tx, place)
+    refuse_unless_running(found, place, f"record {key!r}")
+    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    if row is None:
+        return _record_new(tx, place, key, encoded, meta, skips)
+    step, status, _, _, _, seq, *_ = row
+    if status == "running":
+        raise errors.StepInFlight(place.id, key)
+    if status == "completed":
+        stored = tx.one(_OUTPUT, {"step": step})
+        assert stored is not None  # the row was read in this transaction
+        kept = Encoded(stored[0], stored[1])
+        if kept == encoded or not replace:
+            return Recorded(kept, kept != encoded, False, step, seq)
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, skips) + 1
+    values = {"step": step, "now": now, "meta": meta} | _output(tx, encoded)
+    tx.run(_OVERWRITE, values)
+    add_event(tx, place.seq, last, now, "record", key, data=json.dumps({"replaced": status == "completed"}))
+    raise_seq(tx, place, found, last, now)
+    return Recorded(encoded, False, True, step, seq)
+
+
+def _record_new(
+    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, skips: str | None
+) -> Recorded:
+    found = look(tx, place)
+    now = clock.now_iso()
+    seq = add_skips(tx, place, found.last_seq, now, skips) + 1
+    step = tx.insert(
+        _RECORD,
+        {
+            "run_id": place.seq, "key": key, "seq": seq, "status": "completed", "attempts": 1, "effect": "repeatable",
+            "meta": meta, "started_at": now, "finished_at": now, "output_format": encoded.format,
+        }
+        | {"output_bytes" if name == "bytes" else "output": value
+           for name, value in _output(tx, encoded).items() if name != "format"},
+    )  # fmt: skip
+    add_event(tx, place.seq, seq, now, "record", key)
+    raise_seq(tx, place, found, seq, now)
+    return Recorded(encoded, False, True, step, seq)
+
+
+def _output(tx: Tx, encoded: Encoded) -> dict[str, Any]:
+    size = len(encoded.text) if encoded.text.isascii() else len(encoded.text.encode())
+    tx.weight += size
+    return {"format": encoded.format, "bytes": size, "text": encoded.text}
+
+
+def event(
+    tx: Tx,
+    place: Place,
+    type: str,
+    data: str | None,
+    step_key: str | None = None,
+    attempt: int | None = None,
+    skips: str | None = None,
+) -> int:
+    """Append an event of the user's; its number."""
+    found = look(tx, place)
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, skips) + 1
+    add_event(tx, place.seq, last, now, type, step_key, attempt, data)
+    raise_seq(tx, place, found, last, now)
+    return last
+
+
+def store_skips(tx: Tx, place: Place, skips: str) -> None:
+    """Store the collected skips alone."""
+    found = look(tx, place)
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, skips)
+    raise_seq(tx, place, found, last, now)
+
+
+def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips: str | None = None) -> None:
+    """Set loop state, ``expect_max_ms`` or ``meta`` of a run, with a ``state`` event that says which."""
+    for name, value in values.items():
+        tx.execute(_SET[name], {"run": place.seq, "value": value})
+    note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
+
+
+def touch(tx: Tx, place: Place) -> None:
+    """Write something small: a full commit syncs the whole log, and with it everything committed before."""
+    found = look(tx, place)
+    raise_seq(tx, place, found, found.last_seq, clock.now_iso())

@@ -1,0 +1,418 @@
+"""Runs: creating, finding, taking and settling them. Each function is one transaction's work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, insert, or_, select, update
+
+from . import clock, errors, ownership
+from .codec import Encoded
+from .database_sql import Statement, Tx
+from .models import OwnerRow, RunRow
+from .schema import owners, runs, steps
+from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, add_skips, look, owner_row, raise_seq, run_row
+
+#: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
+UNFINISHED = ("running", "paused", "failed", "interrupted")
+
+_ADD_OWNER = Statement(insert(owners), ("token", "host", "pid", "started", "beats", "beat_at"))
+_HAS_OWNER = Statement(select(owners.c.token).where(owners.c.token == bindparam("wanted")))
+_BEAT = Statement(
+    update(owners)
+    .where(owners.c.token == bindparam("wanted"))
+    .values(beats=owners.c.beats + 1, beat_at=bindparam("now"))
+)
+_DROP_OWNER = Statement(owners.delete().where(owners.c.token == bindparam("wanted")))
+_CREATE = Statement(
+    insert(runs),
+    (
+        "id", "name", "status", "last_seq", "input", "input_digest", "meta", "parent_run_id", "forked_from", "command",
+        "created_at", "updated_at", "owner_token", "epoch",
+    ),
+)  # fmt: skip
+_ID_TAKEN = Statement(select(runs.c.seq).where(runs.c.id == bindparam("wanted")))
+_CANDIDATES = Statement(
+    select(runs)
+    .where(runs.c.name == bindparam("wanted"), or_(*(runs.c.status == status for status in UNFINISHED)))
+    .where(runs.c.input_digest.is_not_distinct_from(bindparam("digest")))
+    .order_by(runs.c.seq.desc())
+)
+_TAKE = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+    .values(
+        owner_token=bindparam("token"),
+        epoch=bindparam("new_epoch"),
+        status="running",
+        error=None,
+        finished_at=None,
+        updated_at=bindparam("now"),
+    )
+)
+_CLEAR_STEPS = Statement(
+    update(steps)
+    .where(steps.c.run_id == bindparam("run"), steps.c.status == "running")
+    .where(steps.c.owner_token == bindparam("old_token"))
+    .values(owner_token=None)
+)
+_CLEAR_ALL_STEPS = Statement(
+    update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+)
+_SETTLE = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+    .values(
+        status=bindparam("outcome"),
+        result=bindparam("text"),
+        result_format=bindparam("format"),
+        error=bindparam("failure"),
+        summary=bindparam("note"),
+        finished_at=bindparam("finished"),
+        owner_token=bindparam("owner"),
+    )
+)
+
+
+_CANCEL = Statement(
+    update(runs).where(runs.c.seq == bindparam("run")).values(status="cancelled", finished_at=bindparam("now"))
+)
+_SET_RESULT = Statement(
+    update(runs).where(runs.c.seq == bindparam("run")).values(result=bindparam("text"), result_format=bindparam("format"))
+)
+_SET_SUMMARY = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(summary=bindparam("note")))
+_RELEASE = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+    .where(runs.c.owner_token == bindparam("token"))
+    .values(owner_token=None)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSeed:
+    """What this process writes of itself when it first owns something."""
+
+    token: str
+    host: str
+    pid: int
+    started: int | None
+
+
+def register_owner(tx: Tx, seed: OwnerSeed) -> None:
+    """Insert this process's row; nothing when it is there."""
+    if tx.one(_HAS_OWNER, {"wanted": seed.token}) is None:
+        values = {"token": seed.token, "host": seed.host, "pid": seed.pid, "started": seed.started, "beats": 0}
+        tx.execute(_ADD_OWNER, values | {"beat_at": clock.now_iso()})
+
+
+def beat(tx: Tx, token: str) -> bool:
+    """Count one beat; False when the row is gone."""
+    return tx.run(_BEAT, {"wanted": token, "now": clock.now_iso()}) == 1
+
+
+def drop_owner(tx: Tx, token: str) -> None:
+    """Take this process's row away: it owns nothing any more."""
+    tx.execute(_DROP_OWNER, {"wanted": token})
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What a run is created with.
+
+    Attributes:
+        id: the wished id; None makes ``<name>-<ms>``, with the number raised until it is free.
+        input: tagged JSON, or None.
+        meta: JSON object text, or None.
+        command: JSON ``{"argv", "cwd"}``, or None.
+    """
+
+    name: str
+    id: str | None = None
+    input: str | None = None
+    input_digest: str | None = None
+    meta: str | None = None
+    parent_run_id: str | None = None
+    forked_from: str | None = None
+    command: str | None = None
+
+
+def create(tx: Tx, new: NewRun, *, owner: str | None, status: str = "running") -> RunRow:
+    """Insert a run with its ``created`` event.
+
+    Raises:
+        InvalidTransition: the wished id is taken (callers look first; this is for a race that cannot happen).
+    """
+    ms = clock.now_ms()
+    run_id = new.id if new.id is not None else f"{new.name}-{ms}"
+    number = ms
+    while tx.one(_ID_TAKEN, {"wanted": run_id}) is not None:
+        if new.id is not None:
+            raise errors.InvalidTransition(run_id, status="there already", action="create the run", hint="choose another id")
+        number += 1
+        run_id = f"{new.name}-{number}"
+    now = clock.iso(ms)
+    seq = tx.insert(
+        _CREATE,
+        {
+            "id": run_id, "name": new.name, "status": status, "last_seq": 1, "input": new.input,
+            "input_digest": new.input_digest, "meta": new.meta, "parent_run_id": new.parent_run_id,
+            "forked_from": new.forked_from, "command": new.command, "created_at": now, "updated_at": now,
+            "owner_token": owner, "epoch": 1,
+        },
+    )  # fmt: skip
+    add_event(tx, seq, 1, now, "created")
+    made = run_row(tx, RUN_BY_SEQ, {"run": seq})
+    assert made is not None  # inserted three lines up, in this transaction
+    return made
+
+
+Judge = Callable[[OwnerRow], ownership.Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What ``agent_run`` asks of the store.
+
+    Attributes:
+        seed: who asks.
+        judge: verdict on an owner's row.
+        executing: numbers of the runs that this process executes right now.
+    """
+
+    new: NewRun
+    seed: OwnerSeed
+    judge: Judge
+    executing: Container[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What ``agent_run`` got.
+
+    Attributes:
+        kind: ``created``, ``taken`` (resumed), ``completed`` (nothing to do), ``in_use`` or ``watch``.
+        run: the row as it is now.
+        owner: who has it, for ``in_use`` and ``watch``.
+        live_twin: id of a live run of equal name and input that was left alone.
+        paused: it was paused when it was taken.
+    """
+
+    kind: Literal["created", "taken", "completed", "in_use", "watch"]
+    run: RunRow
+    owner: OwnerRow | None = None
+    live_twin: str | None = None
+    was: str = "running"
+
+
+def open_run(tx: Tx, request: OpenRequest) -> Opened:
+    """Find or create the run that ``agent_run`` means, and take it.
+
+    Raises:
+        RunCancelled: the run of that id is cancelled.
+        InvalidTransition: the run of that id has another name.
+    """
+    new = request.new
+    if new.id is not None:
+        row = run_row(tx, RUN_BY_ID, {"wanted": new.id})
+        if row is None:
+            return _create_owned(tx, request, None)
+        if row.name != new.name:
+            raise errors.InvalidTransition(
+                row.id, status=f"a run of {row.name!r}", action=f"continue it as {new.name!r}", hint="use its own name"
+            )
+        if row.status == "completed":
+            return Opened("completed", row)
+        if row.status == "cancelled":
+            raise errors.RunCancelled(row.id)
+        return _take_if_free(tx, request, row)
+    live_twin: str | None = None
+    for values in tx.all(_CANDIDATES, {"wanted": new.name, "digest": new.input_digest}):
+        row = RunRow(*values)
+        opened = _take_if_free(tx, request, row)
+        if opened.kind != "in_use":
+            return opened
+        live_twin = live_twin or row.id
+    return _create_owned(tx, request, live_twin)
+
+
+def _create_owned(tx: Tx, request: OpenRequest, live_twin: str | None) -> Opened:
+    register_owner(tx, request.seed)
+    return Opened("created", create(tx, request.new, owner=request.seed.token), live_twin=live_twin)
+
+
+def _take_if_free(tx: Tx, request: OpenRequest, row: RunRow) -> Opened:
+    if row.seq in request.executing:
+        return Opened("in_use", row, owner_row(tx, row.owner_token) if row.owner_token else None)
+    owner = owner_row(tx, row.owner_token) if row.owner_token is not None else None
+    if owner is not None and row.status in ("running", "paused"):  # paused: its process is still on the way out
+        verdict = "dead" if owner.token == request.seed.token else request.judge(owner)
+        if verdict == "alive":
+            return Opened("in_use", row, owner)
+        if verdict == "unknown":
+            return Opened("watch", row, owner)
+    register_owner(tx, request.seed)
+    return Opened("taken", take(tx, row, request.seed.token, owner), was=row.status)
+
+
+def take(tx: Tx, row: RunRow, token: str, old: OwnerRow | None) -> RunRow:
+    """Make ``token`` the owner: epoch + 1, and the old owner's running steps are nobody's."""
+    now = clock.now_iso()
+    values = {"run": row.seq, "old_epoch": row.epoch, "new_epoch": row.epoch + 1, "token": token, "now": now}
+    if tx.run(_TAKE, values) != 1:
+        raise errors.RunLost(row.id)
+    if row.owner_token is not None:
+        tx.execute(_CLEAR_STEPS, {"run": row.seq, "old_token": row.owner_token})
+    data = {"from": row.status}
+    if old is not None and row.status == "running":  # it died, or was thrown out
+        data |= {"host": ownership.host_name(old.host), "pid": str(old.pid)}
+    place = Place(row.seq, row.id, row.epoch + 1)
+    add_event(tx, row.seq, row.last_seq + 1, now, "resumed", data=json.dumps(data))
+    raise_seq(tx, place, Look(row.last_seq, "running", row.epoch + 1), row.last_seq + 1, now)
+    taken = run_row(tx, RUN_BY_SEQ, {"run": row.seq})
+    assert taken is not None  # read and updated in this transaction
+    return taken
+
+
+def enter(tx: Tx, run_id: str, new: NewRun) -> RunRow:
+    """What a ``Checkpoint``'s first writing call does: create the run, or set an unfinished one running.
+
+    Raises:
+        RunCancelled: it is cancelled.
+    """
+    row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    if row is None:
+        return create(tx, new, owner=None)
+    if row.status == "cancelled":
+        raise errors.RunCancelled(row.id)
+    if row.status in ("running", "completed"):
+        return row
+    place = Place(row.seq, row.id, row.epoch)
+    now = clock.now_iso()
+    _set_status(tx, row, "running", owner=None)
+    add_event(tx, row.seq, row.last_seq + 1, now, "resumed", data=json.dumps({"from": row.status}))
+    raise_seq(tx, place, Look(row.last_seq, "running", row.epoch), row.last_seq + 1, now)
+    entered = run_row(tx, RUN_BY_SEQ, {"run": row.seq})
+    assert entered is not None  # read and updated in this transaction
+    return entered
+
+
+def _set_status(tx: Tx, row: RunRow, status: str, *, owner: str | None) -> None:
+    settle = {
+        "run": row.seq, "old_epoch": row.epoch, "outcome": status, "text": row.result, "format": row.result_format,
+        "failure": None, "note": row.summary, "finished": None, "owner": owner,
+    }  # fmt: skip
+    if tx.run(_SETTLE, settle) != 1:
+        raise errors.RunLost(row.id)
+
+
+def release(tx: Tx, place: Place, token: str) -> None:
+    """Let go of a run without changing its status (it is paused, or ended already)."""
+    tx.execute(_RELEASE, {"run": place.seq, "old_epoch": place.epoch, "token": token})
+
+
+Settled = Literal["completed", "failed", "interrupted", "paused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How an execution ended.
+
+    Attributes:
+        result: the body's value, for ``completed``.
+        failure: why, for ``failed`` and ``interrupted``.
+        summary: tagged JSON that ``done()`` was given; None leaves what is stored.
+        finish_again: ``done()`` in a new execution of a completed run: only the summary changes.
+        skips: JSON of the collected skips.
+    """
+
+    status: Settled
+    result: Encoded | None = None
+    failure: dict[str, Any] | None = None
+    summary: str | None = None
+    skips: str | None = None
+
+
+_EVENT = {"completed": "completed", "failed": "failed", "interrupted": "run_interrupted", "paused": "released"}
+
+
+def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = False) -> RunRow:
+    """Store how the run ended, by compare-and-set on epoch and status, and let go of it.
+
+    Args:
+        keep_owner: the body goes on for a while (``done()`` inside ``agent_run``), so it stays the owner's.
+
+    Raises:
+        RunLost: somebody else owns the run.
+        RunCancelled: it was cancelled meanwhile.
+        InvalidTransition: it ended in another way meanwhile (``done`` against ``pause``).
+    """
+    found = look(tx, place)
+    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
+    assert row is not None  # look() found it in this transaction
+    if found.status == "cancelled":
+        raise errors.RunCancelled(place.id)
+    if found.status != "running":
+        raise errors.InvalidTransition(
+            place.id, status=found.status, action=f"make it {settlement.status}", hint="only a running run can end"
+        )
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, settlement.skips) + 1
+    result = settlement.result
+    values = {
+        "run": place.seq, "old_epoch": found.epoch, "outcome": settlement.status,
+        "text": result.text if result else row.result, "format": result.format if result else row.result_format,
+        "failure": json.dumps(settlement.failure) if settlement.failure else None,
+        "note": settlement.summary if settlement.summary is not None else row.summary,
+        "finished": None if settlement.status == "paused" else now,
+        "owner": row.owner_token if keep_owner else None,
+    }  # fmt: skip
+    if tx.run(_SETTLE, values) != 1:
+        raise errors.RunLost(place.id)
+    data = json.dumps({"error": settlement.failure}) if settlement.failure else None
+    add_event(tx, place.seq, last, now, _EVENT[settlement.status], data=data)
+    raise_seq(tx, place, found, last, now)
+    settled = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
+    assert settled is not None  # updated in this transaction
+    return settled
+
+
+def cancel(tx: Tx, place: Place) -> RunRow:
+    """Make a run ``cancelled``, whoever owns it; nothing when it is already.
+
+    Raises:
+        InvalidTransition: it is completed.
+    """
+    found = look(tx, place)
+    if found.status == "completed":
+        raise errors.InvalidTransition(place.id, status="completed", action="cancel it", hint="it has ended already")
+    if found.status != "cancelled":
+        now = clock.now_iso()
+        tx.execute(_CANCEL, {"run": place.seq, "now": now})
+        add_event(tx, place.seq, found.last_seq + 1, now, "cancelled")
+        raise_seq(tx, place, found, found.last_seq + 1, now)
+    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
+    assert row is not None  # look() found it in this transaction
+    return row
+
+
+def attach(tx: Tx, place: Place, result: Encoded | None, summary: str | None) -> None:
+    """Give a completed run its body's result, or another summary; nothing else of it changes.
+
+    Raises:
+        InvalidTransition: it is not completed.
+    """
+    found = look(tx, place)
+    if found.status != "completed":
+        raise errors.InvalidTransition(place.id, status=found.status, action="complete it again", hint="start it again")
+    now = clock.now_iso()
+    if result is not None:
+        tx.execute(_SET_RESULT, {"run": place.seq, "text": result.text, "format": result.format})
+    if summary is not None:
+        tx.execute(_SET_SUMMARY, {"run": place.seq, "note": summary})
+    fields = json.dumps({"fields": ["result"] * (result is not None) + ["summary"] * (summary is not None)})
+    add_event(tx, place.seq, found.last_seq + 1, now, "state", data=fields)
+    raise_seq(tx, place, found, found.last_seq + 1, now)

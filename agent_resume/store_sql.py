@@ -1,0 +1,134 @@
+"""The statements that several store modules share, and the one guarded way to number events.
+
+``last_seq`` is raised by the same UPDATE that checks the run's epoch, so a number is never given twice and a writer
+that lost its run cannot write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+
+from . import clock, errors
+from .database_sql import Statement, Tx
+from .models import OwnerRow, RunRow
+from .schema import events, owners, runs
+
+RUN_COLUMNS = tuple(column.name for column in runs.columns)
+OWNER_COLUMNS = tuple(column.name for column in owners.columns)
+EVENT_COLUMNS = tuple(column.name for column in events.columns)
+
+# FOR UPDATE says nothing on SQLite, whose writers already hold the whole file.
+_LOOK = Statement(
+    select(runs.c.last_seq, runs.c.status, runs.c.epoch).where(runs.c.seq == bindparam("run")).with_for_update()
+)
+_RAISE_SEQ = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+    .values(last_seq=bindparam("last"), updated_at=bindparam("now"))
+)
+_ADD_EVENT = Statement(
+    insert(events),
+    ("run_id", "seq", "ts", "type", "step_key", "attempt", "data"),
+)
+RUN_BY_ID = Statement(select(runs).where(runs.c.id == bindparam("wanted")).with_for_update())
+RUN_BY_SEQ = Statement(select(runs).where(runs.c.seq == bindparam("run")).with_for_update())
+OWNER_BY_TOKEN = Statement(select(owners).where(owners.c.token == bindparam("wanted")))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which run an operation writes to, and on what footing.
+
+    Attributes:
+        seq: the run's number.
+        id: its id, for messages.
+        epoch: the fencing number that must still hold; None for writers that own nothing.
+    """
+
+    seq: int
+    id: str
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a write sees of its run before it writes."""
+
+    last_seq: int
+    status: str
+    epoch: int
+
+
+def look(tx: Tx, place: Place) -> Look:
+    """Read the run under the write lock and check its epoch.
+
+    Raises:
+        RunNotFound: it was deleted.
+        RunLost: its epoch moved.
+    """
+    row = tx.one(_LOOK, {"run": place.seq})
+    if row is None:
+        raise errors.RunNotFound(place.id)
+    found = Look(*row)
+    if place.epoch is not None and found.epoch != place.epoch:
+        raise errors.RunLost(place.id)
+    return found
+
+
+def raise_seq(tx: Tx, place: Place, found: Look, last: int, now: str) -> None:
+    """Store the highest event number given, guarded by the epoch that was seen."""
+    touched = tx.run(_RAISE_SEQ, {"run": place.seq, "old_epoch": found.epoch, "last": last, "now": now})
+    if touched != 1:
+        raise errors.RunLost(place.id)
+
+
+def add_event(
+    tx: Tx,
+    run: int,
+    seq: int,
+    now: str,
+    type: str,
+    step_key: str | None = None,
+    attempt: int | None = None,
+    data: str | None = None,
+) -> None:
+    """Insert one event row under a number that ``raise_seq`` stores."""
+    values = {
+        "run_id": run, "seq": seq, "ts": now, "type": type, "step_key": step_key, "attempt": attempt, "data": data,
+    }  # fmt: skip
+    tx.execute(_ADD_EVENT, values)
+    if data is not None:
+        tx.weight += len(data)
+
+
+def note(tx: Tx, place: Place, type: str, data: str | None = None, *, skips: str | None = None) -> int:
+    """Append one event of the run itself; its number."""
+    found = look(tx, place)
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, skips) + 1
+    add_event(tx, place.seq, last, now, type, data=data)
+    raise_seq(tx, place, found, last, now)
+    return last
+
+
+def add_skips(tx: Tx, place: Place, last: int, now: str, skips: str | None) -> int:
+    """Insert the collected ``skips`` event, when there is one; the highest number given so far."""
+    if skips is None:
+        return last
+    add_event(tx, place.seq, last + 1, now, "skips", data=skips)
+    return last + 1
+
+
+def run_row(tx: Tx, statement: Statement, values: dict[str, Any]) -> RunRow | None:
+    """The run that a statement over all run columns finds."""
+    row = tx.one(statement, values)
+    return None if row is None else RunRow(*row)
+
+
+def owner_row(tx: Tx, token: str) -> OwnerRow | None:
+    """An owner by its token."""
+    row = tx.one(OWNER_BY_TOKEN, {"wanted": token})
+    return None if row is None else OwnerRow(*row)

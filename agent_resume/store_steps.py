@@ -1,0 +1,402 @@
+"""The protocol of a step: claim, then complete or fail. Each function is one transaction's work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, case, insert, or_, select, update
+
+from . import clock, errors, ownership
+from .codec import Encoded
+from .database_sql import Row, Statement, Tx
+from .models import OwnerRow
+from .schema import steps
+from .store_sql import Look, Place, add_event, add_skips, look, owner_row, raise_seq
+
+#: ``output_format`` of a failure that ``keep_errors`` made the step's outcome.
+KEPT_ERROR = "error"
+#: Outputs up to this many bytes are loaded with the index; larger ones cost one read each.
+INDEX_OUTPUT_BYTES = 1024
+#: All outputs in one run's index together, in bytes.
+INDEX_BYTES = 32 << 20
+
+_OLD = Statement(
+    select(
+        steps.c.id, steps.c.status, steps.c.attempts, steps.c.owner_token, steps.c.effect, steps.c.seq,
+        steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, steps.c.error,
+    ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"))
+)  # fmt: skip
+_OUTPUT = Statement(
+    select(steps.c.output_format, steps.c.output, steps.c.error).where(steps.c.id == bindparam("step"))
+)
+_START = Statement(
+    insert(steps),
+    (
+        "run_id", "key", "seq", "status", "attempts", "effect", "fingerprint", "code_hash", "meta", "started_at",
+        "owner_token",
+    ),
+)  # fmt: skip
+_RESTART = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"), steps.c.attempts == bindparam("old_attempts"))
+    .values(
+        status="running",
+        attempts=bindparam("attempts"),
+        effect=bindparam("effect"),
+        fingerprint=bindparam("fingerprint"),
+        code_hash=bindparam("code_hash"),
+        meta=bindparam("meta"),
+        started_at=bindparam("now"),
+        finished_at=None,
+        duration_ms=None,
+        error=None,
+        owner_token=bindparam("token"),
+        output_format=None,
+        output_bytes=None,
+        output=None,
+    )
+)
+_COMPLETE = Statement(
+    update(steps)
+    .where(
+        steps.c.id == bindparam("step"),
+        steps.c.owner_token == bindparam("token"),
+        steps.c.attempts == bindparam("attempt"),
+        steps.c.status == "running",
+    )
+    .values(
+        status=bindparam("outcome"),
+        finished_at=bindparam("now"),
+        duration_ms=bindparam("ms"),
+        meta=bindparam("meta"),
+        error=bindparam("failure"),
+        output_format=bindparam("format"),
+        output_bytes=bindparam("bytes"),
+        output=bindparam("text"),
+    )
+)
+_STATE = Statement(
+    select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step"))
+)
+_DOUBT = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"))
+    .values(status="in_doubt", owner_token=None, effect="once")
+)
+_SETTLE_DOUBT = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"), steps.c.status == "in_doubt")
+    .values(
+        status="completed",
+        finished_at=bindparam("now"),
+        error=None,
+        output_format=bindparam("format"),
+        output_bytes=bindparam("bytes"),
+        output=bindparam("text"),
+    )
+)
+_finished = or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR)
+_small = case((steps.c.output_bytes <= INDEX_OUTPUT_BYTES, steps.c.output))
+_INDEX = Statement(
+    select(
+        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
+    ).where(steps.c.run_id == bindparam("run"), _finished)
+)
+_INDEX_ONE = Statement(
+    select(
+        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
+    ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), _finished)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What asking for a step gave.
+
+    Attributes:
+        kind: ``claimed`` (call the function), ``stored`` (an outcome is there), ``in_doubt`` (somebody must decide),
+            ``watch`` (whether its owner lives can only be told by watching its beats) or ``wait`` (an earlier
+            execution was killed in the wait before its next try; the rest of it is due).
+        step: the step row's id.
+        seq: number of its first event.
+        attempt: number of the attempt that was claimed.
+        unknown: the attempt before it began and never ended.
+        fingerprint: recorded inputs, for ``stored``.
+        code_hash: recorded code, for ``stored``.
+        owner: whom to watch.
+    """
+
+    kind: Literal["claimed", "stored", "in_doubt", "watch", "wait"]
+    step: int = 0
+    seq: int = 0
+    attempt: int = 0
+    unknown: bool = False
+    fingerprint: str | None = None
+    code_hash: str | None = None
+    owner: OwnerRow | None = None
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a step wants.
+
+    Attributes:
+        judge: verdict on an owner's row.
+        again: run a completed step again (``on_change="rerun"``).
+        retry_doubt: an ``in_doubt`` step was decided not to have happened.
+        patient: the rest of an interrupted wait between tries is waited.
+        skips: JSON of the collected skips, to be stored with this write.
+    """
+
+    key: str
+    token: str
+    effect: str
+    fingerprint: str | None
+    code_hash: str | None
+    meta: str | None
+    judge: Callable[[OwnerRow], ownership.Verdict]
+    again: bool = False
+    retry_doubt: bool = False
+    patient: bool = False
+    skips: str | None = None
+
+
+def load_index(tx: Tx, run: int) -> list[Row]:
+    """Every finished step of a run: key, id, seq, fingerprint, code hash, format, and the output when it is small."""
+    return tx.all(_INDEX, {"run": run})
+
+
+def load_index_entry(tx: Tx, run: int, key: str) -> Row | None:
+    """One finished step, like a row of ``load_index``."""
+    return tx.one(_INDEX_ONE, {"run": run, "wanted": key})
+
+
+def load_output(tx: Tx, step: int) -> Row | None:
+    """Format, output and error of a step."""
+    return tx.one(_OUTPUT, {"step": step})
+
+
+def refuse_unless_running(found: Look, place: Place, action: str) -> None:
+    """Work is only begun in a running run.
+
+    Raises:
+        RunCancelled, InvalidTransition: it is not.
+    """
+    if found.status == "running":
+        return
+    if found.status == "cancelled":
+        raise errors.RunCancelled(place.id)
+    hints = {
+        "paused": "this execution paused it; answer, then start it again",
+        "completed": "its completed steps can be read; start a new run for new work",
+    }
+    hint = hints.get(found.status, "start it again to go on")
+    raise errors.InvalidTransition(place.id, status=found.status, action=action, hint=hint)
+
+
+def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
+    """Look at the step and, when it is to be run now, mark its attempt as begun.
+
+    Raises:
+        RunLost, RunCancelled, InvalidTransition: the run is not this caller's to go on with.
+        StepInFlight: a live owner executes it.
+    """
+    found = look(tx, place)
+    row = tx.one(_OLD, {"run": place.seq, "wanted": request.key})
+    if row is None:
+        refuse_unless_running(found, place, f"start step {request.key!r}")
+        return _start(tx, place, found, request)
+    step, status, attempts, token, effect, seq, fingerprint, code_hash, output_format, error = row
+    if (status == "completed" or output_format == KEPT_ERROR) and not request.again:
+        return Claim("stored", step, seq, attempts, fingerprint=fingerprint, code_hash=code_hash)
+    refuse_unless_running(found, place, f"start step {request.key!r}")
+    unknown = status == "running"
+    if unknown:
+        owner = None if token in (None, request.token) else owner_row(tx, token)
+        if owner is not None:
+            verdict = request.judge(owner)
+            if verdict == "unknown":
+                return Claim("watch", step, owner=owner)
+            if verdict == "alive":
+                host = ownership.host_name(owner.host)
+                raise errors.StepInFlight(place.id, request.key, host=host, pid=owner.pid)
+    if status == "in_doubt" and not request.retry_doubt:
+        return Claim("in_doubt", step, seq, attempts)
+    if unknown and "once" in (effect, request.effect):
+        _doubt(tx, place, found, request, step, attempts)
+        return Claim("in_doubt", step, seq, attempts)
+    until = _retry_at(error) if request.patient else None
+    if until is not None and until > clock.now_iso():
+        return Claim("wait", step, until=until)
+    return _restart(tx, place, found, request, step, seq, attempts, unknown=unknown)
+
+
+def _retry_at(error: str | None) -> str | None:
+    until = json.loads(error).get("retryAt") if error else None
+    return until if isinstance(until, str) else None
+
+
+def _start(tx: Tx, place: Place, found: Look, request: ClaimRequest) -> Claim:
+    now = clock.now_iso()
+    seq = add_skips(tx, place, found.last_seq, now, request.skips) + 1
+    step = tx.insert(
+        _START,
+        {
+            "run_id": place.seq, "key": request.key, "seq": seq, "status": "running", "attempts": 1,
+            "effect": request.effect, "fingerprint": request.fingerprint, "code_hash": request.code_hash,
+            "meta": request.meta, "started_at": now, "owner_token": request.token,
+        },
+    )  # fmt: skip
+    add_event(tx, place.seq, seq, now, "start", request.key, 1)
+    raise_seq(tx, place, found, seq, now)
+    return Claim("claimed", step, seq, 1)
+
+
+def _restart(
+    tx: Tx, place: Place, found: Look, request: ClaimRequest, step: int, seq: int, attempts: int, *, unknown: bool
+) -> Claim:
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, request.skips)
+    if unknown:
+        last += 1
+        add_event(tx, place.seq, last, now, "unknown", request.key, attempts)
+    last += 1
+    tx.run(
+        _RESTART,
+        {
+            "step": step, "old_attempts": attempts, "attempts": attempts + 1, "effect": request.effect,
+            "fingerprint": request.fingerprint, "code_hash": request.code_hash, "meta": request.meta, "now": now,
+            "token": request.token,
+        },
+    )  # fmt: skip
+    add_event(tx, place.seq, last, now, "start", request.key, attempts + 1)
+    raise_seq(tx, place, found, last, now)
+    return Claim("claimed", step, seq, attempts + 1, unknown=unknown)
+
+
+def _doubt(tx: Tx, place: Place, found: Look, request: ClaimRequest, step: int, attempts: int) -> None:
+    now = clock.now_iso()
+    last = add_skips(tx, place, found.last_seq, now, request.skips) + 1
+    tx.run(_DOUBT, {"step": step})
+    add_event(tx, place.seq, last, now, "in_doubt", request.key, attempts)
+    raise_seq(tx, place, found, last, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The attempt whose outcome is to be stored."""
+
+    key: str
+    step: int
+    attempt: int
+    token: str
+
+
+def complete(
+    tx: Tx, place: Place, attempt: Attempt, encoded: Encoded, ms: int, meta: str | None, data: str | None = None
+) -> None:
+    """Store a result; a repeat of the same call is a success, since a commit's outcome can be unknown.
+
+    Raises:
+        RunLost: the step or the run belongs to somebody else by now; nothing was written.
+    """
+    size = len(encoded.text.encode()) if not encoded.text.isascii() else len(encoded.text)
+    values = {
+        "outcome": "completed", "failure": None, "format": encoded.format, "bytes": size, "text": encoded.text,
+    }  # fmt: skip
+    tx.weight += size
+    _finish(tx, place, attempt, values, "done", ms, meta, data)
+
+
+Outcome = Literal["failed", "interrupted", "in_doubt"]
+_OUTCOME_EVENT = {"failed": "error", "interrupted": "interrupted", "in_doubt": "in_doubt"}
+
+
+def fail(
+    tx: Tx,
+    place: Place,
+    attempt: Attempt,
+    outcome: Outcome,
+    failure: dict[str, Any] | None,
+    ms: int,
+    meta: str | None,
+    kept: bool = False,
+) -> None:
+    """Store that an attempt failed, was left, or ended nobody knows how.
+
+    Args:
+        kept: the failure is the step's outcome (``keep_errors``).
+
+    Raises:
+        RunLost: as for ``complete``.
+    """
+    text = None if failure is None else json.dumps(failure)
+    values = {
+        "outcome": outcome, "failure": text, "format": KEPT_ERROR if kept else None, "bytes": None, "text": None,
+    }  # fmt: skip
+    data: dict[str, Any] = {"durationMs": ms}
+    if failure is not None:
+        data["error"] = failure
+    _finish(tx, place, attempt, values, _OUTCOME_EVENT[outcome], ms, meta, json.dumps(data))
+
+
+def _finish(
+    tx: Tx,
+    place: Place,
+    attempt: Attempt,
+    values: dict[str, Any],
+    event: str,
+    ms: int,
+    meta: str | None,
+    data: str | None,
+) -> None:
+    found = look(tx, place)
+    now = clock.now_iso()
+    values |= {
+        "step": attempt.step, "token": attempt.token, "attempt": attempt.attempt, "now": now, "ms": ms, "meta": meta,
+    }  # fmt: skip
+    if tx.run(_COMPLETE, values) != 1:
+        state = tx.one(_STATE, {"step": attempt.step})
+        if state == (values["outcome"], attempt.token, attempt.attempt):
+            return
+        raise errors.RunLost(place.id, key=attempt.key)
+    last = found.last_seq + 1
+    data = data if data is not None else f'{{"durationMs": {ms}}}'
+    add_event(tx, place.seq, last, now, event, attempt.key, attempt.attempt, data)
+    raise_seq(tx, place, found, last, now)
+
+
+def settle_doubt(tx: Tx, place: Place, key: str, encoded: Encoded, by: str) -> bool:
+    """Complete an ``in_doubt`` step with a value that somebody vouches for; False when it is not in doubt."""
+    found = look(tx, place)
+    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    if row is None:
+        return False
+    step, attempts = row[0], row[2]
+    now = clock.now_iso()
+    size = len(encoded.text.encode())
+    values = {"step": step, "now": now, "format": encoded.format, "bytes": size, "text": encoded.text}
+    if tx.run(_SETTLE_DOUBT, values) != 1:
+        return False
+    add_event(tx, place.seq, found.last_seq + 1, now, "done", key, attempts, json.dumps({"by": by}))
+    raise_seq(tx, place, found, found.last_seq + 1, now)
+    return True
+
+
+def give_back(tx: Tx, place: Place, key: str, token: str) -> None:
+    """Undo a claim whose caller was interrupted before the function was called; nothing when there is none."""
+    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    if row is not None and row[1] == "running" and row[3] == token:
+        fail(tx, place, Attempt(key, row[0], row[2], token), "interrupted", None, 0, None)
+
+
+def mark_code_change(tx: Tx, place: Place, key: str) -> None:
+    """Leave a mark for ``show``: a stored result was handed out although the step's code had changed."""
+    found = look(tx, place)
+    now = clock.now_iso()
+    add_event(tx, place.seq, found.last_seq + 1, now, "code_changed", key)
+    raise_seq(tx, place, found, found.last_seq + 1, now)
