@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar, overload
 
-from . import errors, faults, ownership, run_calls, store_runs, store_steps
+from . import errors, faults, ownership, run_calls, store_index, store_runs, store_settle
 from .aio import AsyncRun
 from .models import Paused
 from .run import Run
@@ -19,7 +19,8 @@ from .run_command import recorded_command
 from .run_core import Hook, Progress, RunCore
 from .run_options import OnDuplicate, check_name
 from .store import Durability, Store
-from .store_runs import Opened, OpenRequest, Settlement
+from .store_runs import Opened, OpenRequest
+from .store_settle import Settlement
 
 T = TypeVar("T")
 OnPause = Literal["exit", "raise", "return"]
@@ -245,7 +246,7 @@ class _Execution:
     def _take(self, opened: Opened) -> None:
         core, row = self.core, opened.run
         core.owner.executing.add(row.seq)
-        index = [] if opened.kind == "created" else self.store.database.read(store_steps.load_index, row.seq)
+        index = [] if opened.kind == "created" else self.store.database.read(store_index.load_index, row.seq)
         core.settle_in(row, index)
         core.entered = True
         core.join(core.owner)
@@ -274,10 +275,10 @@ class _Execution:
             return fresh
         faults.at("while-settling")
         if core.done_here:
-            self.store.direct(store_runs.attach, core.where, encoded, None, full=core.full)
+            self.store.direct(store_settle.attach, core.where, encoded, None, full=core.full)
         else:
             settlement = Settlement("completed", result=encoded, skips=core.take_skips())
-            self.store.direct(store_runs.settle, core.where, settlement, full=core.full)
+            self.store.direct(store_settle.settle, core.where, settlement, full=core.full)
         return fresh
 
     def left_by(self, error: BaseException) -> errors.RunPaused | None:
@@ -295,7 +296,7 @@ class _Execution:
         described = core.failure_of(error)
         settlement = Settlement(status, failure=described, skips=core.take_skips())
         try:
-            self.store.direct(store_runs.settle, core.where, settlement, full=core.full)
+            self.store.direct(store_settle.settle, core.where, settlement, full=core.full)
         except errors.RunCancelled:
             log.warning("run %r was cancelled while it failed", core.run_id)
         except errors.AgentResumeError as trouble:
@@ -311,7 +312,7 @@ class _Execution:
             if core.place is not None:
                 core.owner.executing.discard(core.place.seq)
                 if core.stopped is not None or core.done_here:
-                    self.store.direct(store_runs.release, core.place, core.owner.token, full=False)
+                    self.store.direct(store_settle.release, core.place, core.owner.token, full=False)
                 core.leave()
         except errors.AgentResumeError:
             log.warning("run %r could not be released; its owner ends with this process", core.run_id, exc_info=True)
@@ -324,10 +325,10 @@ def _pause_in(error: BaseException) -> errors.RunPaused | None:
     if isinstance(error, errors.RunPaused):
         return error
     if isinstance(error, BaseExceptionGroup):
-        found = error.subgroup(errors.RunPaused)
+        found: BaseException | None = error.subgroup(errors.RunPaused)
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
-        return found
+        return found if isinstance(found, errors.RunPaused) else None
     return None
 
 
@@ -387,4 +388,3 @@ async def _run_async(wanted: _Wanted, fn: Callable[[AsyncRun], Any], on_pause: O
     finally:
         await run._shielded(execution.close)
     return _paused(pause, on_pause)
-

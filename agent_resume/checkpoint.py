@@ -49,7 +49,13 @@ class Checkpoint(Run):
     ) -> None:
         super().__init__(
             open_core(
-                run_id, state_dir, db, on_step=on_step, durability=durability, progress=progress, strict=strict,
+                run_id,
+                state_dir,
+                db,
+                on_step=on_step,
+                durability=durability,
+                progress=progress,
+                strict=strict,
                 on_duplicate=on_duplicate,
             )  # fmt: skip
         )

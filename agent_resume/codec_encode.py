@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent_resume import codec_objects, codec_scalars
 from agent_resume.codec_classes import Known
-from agent_resume.codec_plain import MAX_DEPTH, SCALARS, encode_plain, is_encodable, is_plain
-from agent_resume.codec_refusals import TOO_DEEP, Refusal, Refused, explain, type_name
-from agent_resume.codec_scalars import TAG
+from agent_resume.codec_plain import expanded
+from agent_resume.codec_refusals import TOO_DEEP, Refusal, Refused, type_name
 from agent_resume.codec_values import ValueCodec
-from agent_resume.codec_writer import Writer
+from agent_resume.codec_writer import Steps, Writer
 
 # A plain scan of a branch costs as much as the branch; done at each of these levels, never at all of them.
 _SCANNED_LEVELS = 3
+# So many containers may have come about by sharing; then it is counted how many they will be.
+_SUSPICIOUS = 200_000
 
 
 class TooLarge(Refused):
-    """The text passed the limit while it was written."""
+    """The text would pass the limit."""
+
+
+class _Frame:
+    """A container that is being written.
+
+    Attributes:
+        value: the container; kept alive, since it is known by its id.
+        steps: its writer.
+        otherwise: how it is written when a part of it cannot be kept, or None.
+        asides: how many asides were open when it began.
+        depth: length of the path to it.
+    """
+
+    __slots__ = ("asides", "depth", "otherwise", "steps", "value")
+
+    def __init__(self, value: Any, depth: int, asides: int) -> None:
+        self.value = value
+        self.steps: Steps = iter(())
+        self.otherwise: Callable[[], Steps] | None = None
+        self.asides = asides
+        self.depth = depth
 
 
 class Encoder(Writer):
@@ -42,129 +63,56 @@ class Encoder(Writer):
         lenient: bool = False,
     ) -> None:
         super().__init__(known, lenient=lenient)
+        #: Where in the value the walk is; after ``Refused`` it is the offending place.
+        self.path: list[Any] = []
         self._codecs = codecs
         self._fallback = fallback
         self._limit = limit
         self._active: set[int] = set()
+        self._frames: list[_Frame] = []
+        self._entered = 0
 
-    def walk(self, value: Any, part: Any) -> None:
-        """Write ``value``; ``part`` is its place in the value around it."""
-        kind = type(value)
-        if not self.write_scalar(value, kind):
-            self.path.append(part)
-            self._enter(value, kind)
-            self.path.pop()
+    def text(self, value: Any) -> str:
+        """JSON text of ``value``.
 
-    def _enter(self, value: Any, kind: type) -> None:
-        identity, name = id(value), type_name(kind)
-        try:
-            if identity in self._active:
-                raise Refused(name, Refusal("it contains itself", "return a value without cycles"))
-            if len(self._active) >= MAX_DEPTH:
-                raise Refused(name, TOO_DEEP)
-            if self.size > self._limit:
-                raise TooLarge(name, Refusal("", ""))
-            self._active.add(identity)
+        Raises:
+            Refused: something in it cannot be kept.
+        """
+        if not self.write_scalar(value):
+            self._run(value)
+        return self._out.getvalue()
+
+    def _run(self, root: Any) -> None:
+        frames = self._frames
+        step: tuple[Any, Any] | None = (root, None)
+        while True:
             try:
-                if self.lenient:
-                    self.write(self.aside(self._dispatch, value, kind))
-                else:
-                    self._dispatch(value, kind)
-            finally:
-                self._active.discard(identity)
-        except (Refused, RecursionError):
-            if not self.lenient:
+                if step is not None:
+                    self._enter(*step)
+                step = next(frames[-1].steps, None)
+                if step is None:
+                    self._leave()
+                    if not frames:
+                        return
+            except TooLarge:
                 raise
-            self.write_tag("opaque", name)
-        except Exception as error:
-            if not self.lenient:
-                reason = f"{type_name(type(error))} while it was taken apart"
-                raise Refused(name, Refusal(reason, "return plain data instead")) from error
-            self.write_tag("opaque", name)
+            except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
+                self._recover(error)
+                step = None
+            if self._entered >= _SUSPICIOUS:
+                self._entered = 0
+                if expanded(root, self._limit // 2) * 2 > self._limit:
+                    raise TooLarge(type_name(type(root)), TOO_DEEP)
 
-    def _dispatch(self, value: Any, kind: type) -> None:
-        for codec in self._codecs:
-            if codec.type is kind:
-                return self._by_codec(codec, value)
-        container = _CONTAINERS.get(kind)
-        if container is not None:
-            return container(self, value)
-        scalar = codec_scalars.ENCODE.get(kind)
-        if scalar is not None:
-            self.tagged = True
-            return self.write(encode_plain(scalar(value)))
-        parts = codec_scalars.PARTS.get(kind)
-        if parts is not None:
-            self.open_tag(parts[0])
-            self.sequence(parts[1](value))
-            return self.write("}")
-        return self._object(value, kind)
-
-    def _object(self, value: Any, kind: type) -> None:
-        for codec in self._codecs:
-            if issubclass(kind, codec.type):
-                return self._by_codec(codec, value)
-        if self._fallback is None:
-            return self._known_object(value, kind)
-        try:
-            text = self.aside(self._known_object, value, kind)
-        except TooLarge:
-            raise
-        except Refused:
-            return self._by_codec(self._fallback, value)
-        return self.write(text)
-
-    def _known_object(self, value: Any, kind: type) -> None:
-        if not codec_objects.encode(self, value, kind):
-            raise Refused(type_name(kind), explain(value))
-
-    def _by_codec(self, codec: ValueCodec, value: Any) -> None:
+    def _enter(self, value: Any, part: Any) -> None:
+        self.path.append(part)
         kind = type(value)
-        data = codec.encode(value)
-        if data is value:
-            reason = f"codec {codec.name!r} gave it back as it was"
-            raise Refused(type_name(kind), Refusal(reason, "its encode must return storable data"))
-        if kind is not codec.type and codec.type is not object and not self.lenient:
-            back = type(codec.decode(codec.encode(value)))
-            if back is not kind:
-                reason = f"codec {codec.name!r} would give back a {type_name(back)}"
-                raise Refused(type_name(kind), Refusal(reason, "register a ValueCodec for this very type"))
-        self.open_tag("codec", name=codec.name)
-        self.walk(data, f"<{codec.name}>")
-        self.write("}")
-
-    def _plain_branch(self, value: Any, children: Iterable[Any]) -> bool:
-        """Write a branch in which nothing needs a tag at C speed; False when there is something."""
-        if self.lenient:
-            return False
-        if len(self._active) > _SCANNED_LEVELS and not set(map(type, children)) <= SCALARS:
-            return False
-        if not is_plain(value):
-            return False
-        text = encode_plain(value)
-        if not is_encodable(text) or f'"{TAG}"' in text:
-            return False
-        self.write(text)
-        return True
-
-    def _list(self, value: list[Any]) -> None:
-        if not self._plain_branch(value, value):
-            self.sequence(value)
-
-    def _dict(self, value: dict[Any, Any]) -> None:
-        if not self._plain_branch(value, value.values()):
-            self.mapping(value)
-
-    def _tagged(self, kind: str, writer: Callable[[Writer, Any], None], value: Any) -> None:
-        self.open_tag(kind)
-        writer(self, value)
-        self.write("}")
-
-
-_CONTAINERS: dict[type, Callable[[Encoder, Any], None]] = {
-    dict: Encoder._dict,
-    list: Encoder._list,
-    tuple: lambda encoder, value: encoder._tagged("tuple", Writer.sequence, value),
-    set: lambda encoder, value: encoder._tagged("set", Writer.members, value),
-    frozenset: lambda encoder, value: encoder._tagged("frozenset", Writer.members, value),
-}
+        if id(value) in self._active:
+            frame = _Frame(value, len(self.path), len(self._asides))
+            frame.otherwise = self._otherwise(kind)
+            self._frames.append(frame)
+            frame.steps = _refuse(Refused(type_name(kind), Refusal("it contains itself", "return a value without cycles")))
+            frame.value = None
+            return
+        if self.size > self._limit:
+            raise TooLarge(type_name(kind), TOO_DEEP)

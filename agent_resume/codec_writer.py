@@ -1,10 +1,13 @@
-"""Writing tagged JSON piece by piece, so that no second copy of a large value stands in memory as a tree."""
+"""Writing tagged JSON piece by piece: no second copy of a large value stands in memory, and no depth is too deep.
+
+Writers of containers are generators: they write what they can and yield each part that is itself a container, with
+its place; whoever drives them writes that part before it goes on. So the walk needs no stack of calls.
+"""
 
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring, encode_basestring_ascii
 from math import isfinite
 from typing import Any
@@ -12,11 +15,14 @@ from typing import Any
 from agent_resume import codec_scalars
 from agent_resume.codec_classes import Known
 from agent_resume.codec_plain import INT_MAX, INT_MIN, encode_plain, is_encodable
-from agent_resume.codec_refusals import Refused, type_name
+from agent_resume.codec_refusals import type_name
 from agent_resume.codec_scalars import TAG
 
+#: The parts that are still to be written by somebody else, each with its place.
+Steps = Iterator[tuple[Any, Any]]
 
-class Writer(ABC):
+
+class Writer:
     """The text so far, and how scalars, tags and containers are written into it.
 
     Args:
@@ -30,33 +36,31 @@ class Writer(ABC):
         self.lenient = lenient
         #: Whether any tag was written; else the text is plain JSON.
         self.tagged = False
-        #: Where in the value the walk is; after ``Refused`` it is the offending place.
-        self.path: list[Any] = []
         #: Characters written.
         self.size = 0
         self._quote = encode_basestring_ascii if lenient else encode_basestring
         self._out = io.StringIO()
-
-    def text(self, value: Any) -> str:
-        """JSON text of ``value``.
-
-        Raises:
-            Refused: something in it cannot be kept.
-        """
-        self.walk(value, None)
-        return self._out.getvalue()
-
-    @abstractmethod
-    def walk(self, value: Any, part: Any) -> None:
-        """Write ``value``; ``part`` is its place in the value around it."""
+        self._asides: list[tuple[io.StringIO, int]] = []
 
     def write(self, piece: str) -> None:
         """Append a piece of JSON."""
         self._out.write(piece)
         self.size += len(piece)
 
-    def write_scalar(self, value: Any, kind: type) -> bool:
+    def begin_aside(self) -> None:
+        """Write what follows apart, so that it can be dropped or sorted."""
+        self._asides.append((self._out, self.size))
+        self._out = io.StringIO()
+
+    def end_aside(self) -> str:
+        """What was written since ``begin_aside``."""
+        text = self._out.getvalue()
+        self._out, self.size = self._asides.pop()
+        return text
+
+    def write_scalar(self, value: Any) -> bool:
         """Write ``value`` when it is a scalar of JSON; whether it was."""
+        kind = type(value)
         if kind is str:
             self.write_text(value)
         elif value is None:
@@ -98,82 +102,85 @@ class Writer(ABC):
         """Begin another member of the open tag."""
         self.write(f',"{name}":')
 
-    def aside(self, function: Callable[..., None], *args: Any) -> str:
-        """What ``function`` writes, apart, so that it can be dropped or sorted; places that failed are forgotten."""
-        out, self._out = self._out, io.StringIO()
-        size, place = self.size, len(self.path)
-        try:
-            function(*args)
-            return self._out.getvalue()
-        except Refused:
-            if self.lenient:
-                del self.path[place:]
-            raise
-        finally:
-            self._out, self.size = out, size
+    def child(self, value: Any, part: Any) -> Steps:
+        """Write a part, or yield it."""
+        if not self.write_scalar(value):
+            yield value, part
 
-    def mapping(self, value: dict[str, Any]) -> None:
+    def mapping(self, value: dict[Any, Any]) -> Steps:
         """Write a dict: as an object where JSON can say it, else as pairs."""
         if TAG in value or not all(type(key) is str and is_encodable(key) for key in value):
             self.open_tag("dict")
-            self.pairs(value.items())
-            return self.write("}")
+            yield from self.pairs(value.items())
+            self.write("}")
+            return
         mark = "{"
-        for key, item in sorted(value.items()) if self.lenient and len(value) > 1 else value.items():
+        for key in sorted(value) if self.lenient else value:
             self.write(f"{mark}{self._quote(key)}:")
-            self.walk(item, key)
+            item = value[key]
+            if not self.write_scalar(item):
+                yield item, key
             mark = ","
-        return self.write("{}" if mark == "{" else "}")
+        self.write("{}" if mark == "{" else "}")
 
-    def pairs(self, items: Iterable[tuple[Any, Any]], *, ordered: bool = False) -> None:
-        """Write keys of any type with their values."""
-        pieces = (self._pair(key, item) for key, item in items)
-        self._join(sorted(pieces) if self.lenient and not ordered else pieces)
-
-    def _pair(self, key: Any, item: Any) -> str:
-        def write() -> None:
+    def pairs(self, items: Iterable[tuple[Any, Any]], *, ordered: bool = False) -> Steps:
+        """Write keys of any type with their values; equal dicts may differ in order, their digests must not."""
+        shuffled = self.lenient and not ordered
+        texts: list[str] = []
+        self.write("[")
+        for index, (key, item) in enumerate(items):
+            if shuffled:
+                self.begin_aside()
+            elif index:
+                self.write(",")
             self.write("[")
-            self.walk(key, Key(key))
+            yield from self.child(key, Key(key))
             self.write(",")
-            self.walk(item, Key(key))
+            yield from self.child(item, Key(key))
             self.write("]")
+            if shuffled:
+                texts.append(self.end_aside())
+        self.write(",".join(sorted(texts)) + "]")
 
-        return self.aside(write)
-
-    def sequence(self, value: Iterable[Any]) -> None:
+    def sequence(self, value: Iterable[Any]) -> Steps:
         """Write items as an array."""
         self.write("[")
         for index, item in enumerate(value):
             if index:
                 self.write(",")
-            self.walk(item, index)
+            if not self.write_scalar(item):
+                yield item, index
         self.write("]")
 
-    def members(self, value: Iterable[Any]) -> None:
+    def members(self, value: Iterable[Any]) -> Steps:
         """Write the members of a set, in an order that no hash seed changes."""
-        self._join(sorted([self.aside(self.walk, item, Key("{…}", shown=True)) for item in value]))
-
-    def _join(self, pieces: Iterable[str]) -> None:
-        self.write("[")
-        for index, piece in enumerate(pieces):
-            self.write(f",{piece}" if index else piece)
-        self.write("]")
+        texts: list[str] = []
+        for item in value:
+            self.begin_aside()
+            yield from self.child(item, Key.MEMBER)
+            texts.append(self.end_aside())
+        self.write(f"[{','.join(sorted(texts))}]")
 
 
 class Key(str):
-    """A place in a path that is written in brackets: a key that is no text, the member of a set."""
+    """A place in a path that may have to be written in brackets: a key that is no text, the member of a set."""
 
     __slots__ = ("bare",)
     bare: bool
+    MEMBER: Key
 
-    def __new__(cls, key: Any, *, shown: bool = False) -> Key:
+    def __new__(cls, key: Any) -> Key:
         """Text keys as they are, small numbers as Python writes them, others by type: keys may be secret too."""
         kind = type(key)
         self = str.__new__(cls, key if kind is str else _shown(key, kind))
-        self.bare = shown or kind is not str
+        self.bare = kind is not str
         return self
 
 
 def _shown(key: Any, kind: type) -> str:
     small = kind in (float, bool, type(None)) or (kind is int and INT_MIN <= key <= INT_MAX)
     return repr(key) if small else f"<{type_name(kind)}>"
+
+
+Key.MEMBER = Key("{…}")
+Key.MEMBER.bare = True

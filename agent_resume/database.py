@@ -60,9 +60,7 @@ class Database:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def direct(
-        self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, full: bool = True, **named: P.kwargs
-    ) -> T:
+    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: bool = True) -> T:
         """Run ``operation`` in one transaction of the calling thread.
 
         Args:
@@ -79,19 +77,17 @@ class Database:
         with self._lock:
             self._inside = threading.get_ident()
             try:
-                return self._transaction(self._writable(), operation, arguments, named, full)
+                return self._transaction(self._writable(), operation, arguments, full)
             finally:
                 self._inside = None
 
-    def _transaction(
-        self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any], full: bool
-    ) -> T:
+    def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
         driver = self.driver
         try:
             driver.set_durability(tx.connection, full=full)
             driver.begin(tx.connection, tx.cursor.execute)
             tx.weight = 0
-            value = operation(tx, *arguments, **named)
+            value = operation(tx, *arguments)
             faults.at("before-commit")
             tx.cursor.execute("COMMIT")
         except BaseException as error:
@@ -165,7 +161,7 @@ class Database:
 
     def exists(self) -> bool:
         """Whether there is anything to read."""
-        return self.driver.exists()
+        return bool(self.driver.exists())
 
     def read(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
         """Run an operation that only reads; each of its statements sees the newest committed state."""
@@ -384,7 +380,5 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 atexit.register(_close_all)

@@ -57,7 +57,7 @@ def _with_constants(compiled: Any, dialect: Dialect) -> str:
         else:
             literal = "'" + str(value).replace("'", "''") + "'"
         mark = f":{name}" if dialect.paramstyle == "named" else f"%({name})s"
-        text = re.sub(re.escape(mark) + r"(?!\w)", lambda _, literal=literal: literal, text)
+        text = re.sub(re.escape(mark) + r"(?!\w)", literal.replace("\\", r"\\"), text)
     return text
 
 

@@ -265,7 +265,7 @@ class SqliteDriver:
                 if waited > BUSY_LIMIT:
                     raise errors.StoreBusy(self.display, seconds=waited, why=why) from None
             span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
-            clock.sleep(random.uniform(span / 5, span))  # noqa: S311 - jitter
+            clock.sleep(random.uniform(span / 5, span))
 
     def in_transaction(self, connection: sqlite3.Connection) -> bool:
         """Whether a transaction is open; SQLite ends it by itself after some errors."""
@@ -318,7 +318,9 @@ class SqliteDriver:
             return errors.StoreDamaged(where, why)
         if code == sqlite3.SQLITE_PROTOCOL:
             return errors.StoreUnavailable(
-                where, "the file system's locks do not work", "put the store on a local disk with AGENT_RESUME_DB or --db"
+                where,
+                "the file system's locks do not work",
+                "put the store on a local disk with AGENT_RESUME_DB or --db",
             )
         if code == sqlite3.SQLITE_CANTOPEN:
             return self._cannot_open()
@@ -333,7 +335,9 @@ class SqliteDriver:
         if not folder.is_dir():
             return errors.StoreUnavailable(self.display, "its folder does not exist", "create it")
         if not os.access(folder, os.W_OK):
-            return errors.StoreReadOnly(self.display, "its folder is not writable, and the -wal file must be made there")
+            return errors.StoreReadOnly(
+                self.display, "its folder is not writable, and the -wal file must be made there"
+            )
         return errors.StoreUnavailable(self.display, "cannot be opened", "look at its permissions")
 
     def _no_space(self) -> bool:

@@ -66,11 +66,15 @@ def open_for_reading(driver: Any) -> Any:
     try:
         revision = driver.revision(connection)
         if revision is None:
-            raise errors.StoreUnavailable(driver.display, "an empty database, no run was ever stored in it", "run an agent first")
+            raise errors.StoreUnavailable(
+                driver.display, "an empty database, no run was ever stored in it", "run an agent first"
+            )
         if revision != schema.HEAD:
             logging.getLogger("agent_resume").warning(
                 "%s has schema %s, this version writes %s; the next agent run upgrades it",
-                driver.display, revision, schema.HEAD,
+                driver.display,
+                revision,
+                schema.HEAD,
             )
     except BaseException:
         connection.close()
@@ -183,5 +187,7 @@ def _check_foreign_keys(driver: SqliteDriver, connection: sqlite3.Connection) ->
     broken = connection.execute("PRAGMA foreign_key_check").fetchone()
     if broken is not None:
         raise errors.StoreDamaged(
-            driver.display, f"rows of {broken[0]!r} point at nothing after the upgrade", "nothing was changed; report this"
+            driver.display,
+            f"rows of {broken[0]!r} point at nothing after the upgrade",
+            "nothing was changed; report this",
         )

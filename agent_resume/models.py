@@ -142,9 +142,8 @@ class PauseRow:
         shown: dict[str, Json] = {"name": self.name, "kind": self.kind, "reason": self.reason}
         if self.context is not None:
             shown["context"] = codec.json_value("tagged", self.context)
-        for name, value in (("askedAt", self.asked_at), ("deadline", self.deadline)):
-            if value is not None:
-                shown[name] = value
+        times = {"askedAt": self.asked_at, "deadline": self.deadline}
+        shown |= {name: value for name, value in times.items() if value is not None}
         if self.answered_at is not None:
             shown |= {
                 "value": codec.json_value("tagged", self.value or "null"),

@@ -156,7 +156,10 @@ def _row(step: RecordedStep) -> str:
         step.status,
         seconds_text(step.duration_ms),
         step.attempts,
-        *(meta.get(name) if meta.get(name) is not None else "-" for name in ("cli", "model", "inputTokens", "outputTokens")),
+        *(
+            meta.get(name) if meta.get(name) is not None else "-"
+            for name in ("cli", "model", "inputTokens", "outputTokens")
+        ),
     ]
     return "| " + " | ".join(_cell(str(cell)) for cell in cells) + " |"
 

@@ -317,4 +317,3 @@ def _shown(text: str) -> Any:
 def _raise(error: BaseException) -> NoReturn:
     # The user's own exception object with its own traceback; this frame is the only one added.
     raise error
-

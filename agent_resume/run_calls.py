@@ -24,7 +24,8 @@ def call(spec: StepSpec, context: StepContext) -> Outcome:
     if spec.isolation is not None:
         from . import run_isolation
 
-        return run_isolation.call(spec, context)
+        isolated: Outcome = run_isolation.call(spec, context)
+        return isolated
     if spec.timeout is not None:
         return _call_with_timeout(spec, context)
     token = active.set(context)

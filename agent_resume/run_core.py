@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import errors, failure, fingerprint, report, run_context
 from .models import StepEvent
 from .run_options import OnDuplicate, StepSpec, check_name
+from .store_index import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
 from .store_runs import NewRun
 from .store_sql import Place
-from .store_steps import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
 
 if TYPE_CHECKING:
     from .codec import Encoded
@@ -181,16 +181,13 @@ class RunCore:
         return value
 
     def inputs_changed(self, spec: StepSpec, entry: Row) -> bool:
+        """Whether the step was recorded for other inputs."""
         # A recorded value (no code) declared no inputs.
-        return spec.fingerprint != entry[FINGERPRINT] and (
-            entry[FINGERPRINT] is not None or entry[CODE] is not None
-        )
+        return spec.fingerprint != entry[FINGERPRINT] and (entry[FINGERPRINT] is not None or entry[CODE] is not None)
 
     def _tell_input_change(self, spec: StepSpec, entry: Row) -> None:
         if spec.on_change == "error" or self.strict:
-            raise errors.StepInputChanged(
-                self.run_id, spec.key, recorded=entry[FINGERPRINT], given=spec.fingerprint
-            )
+            raise errors.StepInputChanged(self.run_id, spec.key, recorded=entry[FINGERPRINT], given=spec.fingerprint)
         inputs = fingerprint.describe_inputs(spec.fn, spec.args)
         self.warn_once(
             errors.StepInputChangedWarning,

@@ -35,7 +35,9 @@ _DASHBOARD = "show, flowcast's dashboard"
 #: Every registered type; ``register_event_type`` adds to it.
 EVENT_TYPES: dict[str, EventType] = {
     "created": EventType({}, _STORE, _SHOW),
-    "resumed": EventType({"from": "the status before", "host": "the dead owner's", "pid": "the dead owner's"}, _STORE, _SHOW),
+    "resumed": EventType(
+        {"from": "the status before", "host": "the dead owner's", "pid": "the dead owner's"}, _STORE, _SHOW
+    ),
     "start": EventType({}, _STORE, _SHOW),
     "done": EventType({"durationMs": "ms", "by": "who vouched for it"}, _STORE, _SHOW),
     "error": EventType({"durationMs": "ms", "error": "the failure as text"}, _STORE, _SHOW),
@@ -56,14 +58,18 @@ EVENT_TYPES: dict[str, EventType] = {
     "released": EventType({}, _STORE, _SHOW),
     "cancelled": EventType({}, _STORE, _SHOW),
     "fallback": EventType(
-        {"scope": "provider or cli", "cli": "name", "from": "name", "to": "name", "reason": "why"}, "the agent", _DASHBOARD
+        {"scope": "provider or cli", "cli": "name", "from": "name", "to": "name", "reason": "why"},
+        "the agent",
+        _DASHBOARD,
     ),
     "rate-limit": EventType(
         {"cli": "name", "model": "name", "availableAt": "ms since 1970", "source": "pattern, llm or default"},
         "the agent",
         _DASHBOARD,
     ),
-    "gate": EventType({"name": "of the gate", "status": "pass or fail", "exitCode": "integer"}, "the agent", _DASHBOARD),
+    "gate": EventType(
+        {"name": "of the gate", "status": "pass or fail", "exitCode": "integer"}, "the agent", _DASHBOARD
+    ),
     "group": EventType({"name": "of the group", "status": "done or failed", "reason": "why"}, "the agent", _DASHBOARD),
     "loop": EventType(
         {
@@ -82,7 +88,9 @@ EVENT_TYPES: dict[str, EventType] = {
 }
 
 
-def register_event_type(name: str, fields: Mapping[str, str], *, writer: str = "the agent", reader: str = "show") -> EventType:
+def register_event_type(
+    name: str, fields: Mapping[str, str], *, writer: str = "the agent", reader: str = "show"
+) -> EventType:
     """Register an event type of your own, so that ``event(name, …)`` does not warn.
 
     Args:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from . import clock, errors, run_events, store_pauses, store_queries, store_records, store_runs, store_steps
+from . import clock, errors, run_events, store_index, store_pauses, store_queries, store_records, store_settle
 from .models import MISSING, PauseRow, StepEvent
 from .run_context import active
 from .run_core import FORMAT, ID, OUTPUT, RunCore, log
 from .run_effects import Flow, Read, Sleep, Write
 from .run_options import check_name
 from .run_steps import enter, refuse_if_cancelled
-from .store_steps import KEPT_ERROR
+from .store_index import KEPT_ERROR
 
 #: Longest sleep between two looks for an answer, in s (4 Hz).
 LOOK_EVERY = 0.25
@@ -39,7 +39,7 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
         raise
     if not found.written:
         core.return_skips(skips)
-    small = found.stored.text if len(found.stored.text) <= store_steps.INDEX_OUTPUT_BYTES else None
+    small = found.stored.text if len(found.stored.text) <= store_index.INDEX_OUTPUT_BYTES else None
     core.index[name] = (name, found.step, found.seq, None, None, found.stored.format, small)
     if found.conflict:
         core.warn_once(
@@ -64,17 +64,17 @@ def event_flow(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> F
             text = json.dumps(core.store.redactor.value(json.loads(text)))
         yield from enter(core)
         context = active.get()
-        inside = context is not None and context.run_id == core.run_id
+        inside = context if context is not None and context.run_id == core.run_id else None
         skips = core.take_skips()
         arguments = (
-            core.loose, run_events.stored_type(type), text, context.key if inside else None, context.attempt if inside else None, skips,
+            core.loose, run_events.stored_type(type), text, inside.key if inside else None, inside.attempt if inside else None, skips,
         )  # fmt: skip
         try:
             yield Write(store_records.event, arguments, full=False)
         except BaseException:
             core.return_skips(skips)
             raise
-    except Exception:
+    except Exception:  # noqa: BLE001 - an event is never worth more than the agent
         core.lost_events += 1
         log.exception("event %r of run %r was not stored (%d lost so far)", type, core.run_id, core.lost_events)
 
@@ -110,7 +110,7 @@ def locate(core: RunCore) -> Flow:
     row = yield Read(store_queries.run_by_id, (core.run_id,))
     if row is None:
         return False
-    index = yield Read(store_steps.load_index, (row.seq,))
+    index = yield Read(store_index.load_index, (row.seq,))
     core.settle_in(row, index)
     return True
 
@@ -130,7 +130,7 @@ def result_flow(core: RunCore, key: object, default: Any) -> Flow:
         return default
     entry = core.index.get(name)
     if entry is None:
-        entry = yield Read(store_steps.load_index_entry, (core.where.seq, name))
+        entry = yield Read(store_index.load_index_entry, (core.where.seq, name))
         if entry is None:
             return default
         core.index[name] = entry
@@ -139,7 +139,7 @@ def result_flow(core: RunCore, key: object, default: Any) -> Flow:
     text = entry[OUTPUT]
     format = entry[FORMAT]
     if text is None:
-        row = yield Read(store_steps.load_output, (entry[ID],))
+        row = yield Read(store_index.load_output, (entry[ID],))
         if row is None or row[1] is None:
             return default
         format, text = row[0], row[1]
@@ -264,11 +264,11 @@ def done_flow(core: RunCore, summary: Any) -> Flow:
     row = yield Read(store_queries.run_by_id, (core.run_id,))
     if row is not None and row.status == "completed" and not core.exclusive:
         if summary is not None:
-            yield Write(store_runs.attach, (core.loose, None, text), True)
+            yield Write(store_settle.attach, (core.loose, None, text), True)
         core.done_here = True
         return
-    settlement = store_runs.Settlement("completed", summary=text, skips=core.take_skips())
-    yield Write(store_runs.settle, (core.where, settlement, core.exclusive), True)
+    settlement = store_settle.Settlement("completed", summary=text, skips=core.take_skips())
+    yield Write(store_settle.settle, (core.where, settlement, core.exclusive), True)
     core.done_here = True
     core.stopped = "completed"
 
@@ -287,4 +287,3 @@ def loop_state_flow(core: RunCore) -> Flow:
     names = ("verdict", "status", "turns", "reason")
     values = {name: getattr(row, f"loop_{name}") for name in names}
     return {name: core.decode(None, "tagged", text) for name, text in values.items() if text is not None}
-

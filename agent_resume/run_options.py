@@ -54,7 +54,7 @@ class StepSpec:
     on_change: OnChange = "warn"
     effect: Effect = "repeatable"
     verify: Callable[[], Any] | None = None
-    keep_errors: tuple[type[BaseException], ...] = ()
+    keep_errors: tuple[type[BaseException], ...] | type[BaseException] = ()
     isolation: Literal["process"] | None = None
     fingerprint: str | None = None
     code_hash: str | None = None
@@ -78,8 +78,6 @@ class StepSpec:
             raise TypeError(f"meta is a dict, not a {type(self.meta).__name__}")
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise TypeError(f"retry is a Retry, not a {type(self.retry).__name__}")
-        if isinstance(self.keep_errors, type):
-            self.keep_errors = (self.keep_errors,)
         if self.verify is not None and self.effect != "once":
             raise ValueError('verify= decides about a step of effect="once"; give that too')
 

@@ -54,7 +54,7 @@ class Retry:
             full = min(self.max_wait, self.wait * self.backoff ** (failures - 1))
         except OverflowError:
             full = self.max_wait
-        return full * (1 - self.jitter * random.random())  # noqa: S311 - jitter
+        return full * (1 - self.jitter * random.random())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The flow of one step: claim, call, finish. It decides; the driver performs.
 
-    begin   claim the step, or find its outcome stored, in doubt, or in somebody else's hands
-    call    the user's function, with no transaction open
-    finish  store its value or its failure, guarded by owner, attempt and epoch
+begin   claim the step, or find its outcome stored, in doubt, or in somebody else's hands
+call    the user's function, with no transaction open
+finish  store its value or its failure, guarded by owner, attempt and epoch
 """
 
 from __future__ import annotations
@@ -10,14 +10,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from . import clock, errors, failure, faults, fingerprint, run_usage, store_queries, store_runs, store_steps
+from . import (
+    clock,
+    errors,
+    failure,
+    faults,
+    fingerprint,
+    run_usage,
+    store_index,
+    store_queries,
+    store_runs,
+    store_steps,
+)
 from .models import StepEvent
 from .run_context import StepContext
 from .run_core import ID, MISS, SEQ, RunCore
 from .run_effects import Call, Flow, Outcome, Raised, Read, Sleep, Watch, Write
 from .run_options import StepSpec
 from .run_retry import NOT_DONE, UNKNOWN, Verified
-from .store_steps import KEPT_ERROR, Attempt, Claim, ClaimRequest
+from .store_index import KEPT_ERROR
+from .store_steps import Attempt, Claim, ClaimRequest
 
 
 def step_flow(core: RunCore, spec: StepSpec) -> Flow:
@@ -47,7 +59,7 @@ def enter(core: RunCore) -> Flow:
         core.join(owner)
     if not core.entered:
         row = yield Write(store_runs.enter, (core.run_id, core.new_run()))
-        index = yield Read(store_steps.load_index, (row.seq,))
+        index = yield Read(store_index.load_index, (row.seq,))
         core.settle_in(row, index)
         core.entered = True
 
@@ -155,7 +167,7 @@ def _stored(core: RunCore, spec: StepSpec, entry: Any) -> Flow:
     """Hand out an outcome that the index knows but does not hold."""
     if core.code_changed(spec, entry):
         yield from note_code_change(core, spec.key)
-    row = yield Read(store_steps.load_output, (entry[ID],))
+    row = yield Read(store_index.load_output, (entry[ID],))
     format, text, error = row if row is not None else (None, None, None)
     if format == KEPT_ERROR:
         core.skipped(entry[SEQ], spec.key, None)
@@ -175,7 +187,7 @@ def note_code_change(core: RunCore, key: str) -> Flow:
 
 def _stored_elsewhere(core: RunCore, spec: StepSpec) -> Flow:
     """Another process completed it since the index was loaded."""
-    entry = yield Read(store_steps.load_index_entry, (core.where.seq, spec.key))
+    entry = yield Read(store_index.load_index_entry, (core.where.seq, spec.key))
     if entry is None:
         raise errors.RunLost(core.run_id, key=spec.key)
     core.index[spec.key] = entry
@@ -307,4 +319,3 @@ def _outcome_of(spec: StepSpec, error: BaseException, reason: str | None) -> sto
     if spec.effect == "once" and (left or reason is not None or isinstance(error, errors.StepTimeout)):
         return "in_doubt"  # it may have taken effect
     return "interrupted" if left else "failed"
-

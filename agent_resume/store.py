@@ -24,7 +24,7 @@ from . import (
     store_owner,
     store_pauses,
     store_queries,
-    store_runs,
+    store_settle,
     store_status,
 )
 from .database_sql import Tx
@@ -105,11 +105,9 @@ class Store:
 
     # -- ways in -------------------------------------------------------------------------------------------------
 
-    def direct(
-        self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, full: bool = True, **named: P.kwargs
-    ) -> T:
+    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: bool = True) -> T:
         """Run a writing operation now, in this thread; ``full`` as in ``Database.direct``."""
-        return self.database.direct(operation, *arguments, full=full, **named)
+        return self.database.direct(operation, *arguments, full=full)
 
     def ask(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
         """Run a reading operation.
@@ -118,7 +116,9 @@ class Store:
             StoreUnavailable: there is nothing to read.
         """
         if not self.database.exists():
-            raise errors.StoreUnavailable(self.display, "no such store", "run an agent first, or name another with --db")
+            raise errors.StoreUnavailable(
+                self.display, "no such store", "run an agent first, or name another with --db"
+            )
         return self.database.read(operation, *arguments, **named)
 
     def exists(self) -> bool:
@@ -186,7 +186,7 @@ class Store:
             RunNotFound, InvalidTransition: no such run, or it has ended.
         """
         row = self._run(run_id)
-        return self.direct(store_runs.cancel, Place(row.seq, row.id))
+        return self.direct(store_settle.cancel, Place(row.seq, row.id))
 
     @contextmanager
     def dump_run(self, run_id: str) -> Iterator[RunDump]:

@@ -25,7 +25,9 @@ EVENT_COLUMNS = tuple(c.name for c in events.columns if c.name not in _LEFT_OUT)
 PAUSE_COLUMNS = tuple(c.name for c in pauses.columns if c.name not in _LEFT_OUT)
 
 _DUMP_STEPS = Statement(
-    select(*(steps.c[n] for n in STEP_COLUMNS)).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq, steps.c.id)
+    select(*(steps.c[n] for n in STEP_COLUMNS))
+    .where(steps.c.run_id == bindparam("run"))
+    .order_by(steps.c.seq, steps.c.id)
 )
 _DUMP_EVENTS = Statement(
     select(*(events.c[n] for n in EVENT_COLUMNS)).where(events.c.run_id == bindparam("run")).order_by(events.c.seq)

@@ -178,7 +178,9 @@ def _only_open(tx: Tx, place: Place, status: str) -> str:
     if len(waiting) == 1:
         return waiting[0]
     what = f"waiting for {', '.join(map(repr, waiting))}" if waiting else "waiting for nothing"
-    raise errors.InvalidTransition(place.id, status=f"{status}, {what}", action="answer", hint="give the name: --name NAME")
+    raise errors.InvalidTransition(
+        place.id, status=f"{status}, {what}", action="answer", hint="give the name: --name NAME"
+    )
 
 
 def end_wait(tx: Tx, place: Place, name: str, value: str, by: str) -> PauseRow:

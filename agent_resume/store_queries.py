@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import and_, bindparam, func, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, select
 
 from . import errors, report
 from .database_sql import Statement, Tx
@@ -21,9 +21,7 @@ _STEPS_FULL = Statement(
     select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq)
 )
 _STEP = Statement(
-    select(*_step_columns, steps.c.output).where(
-        steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted")
-    )
+    select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"))
 )
 _EVENTS = Statement(
     select(events).where(events.c.run_id == bindparam("run"), events.c.seq > bindparam("after")).order_by(events.c.seq)
@@ -148,7 +146,7 @@ SORTS = tuple(_SORTS)
 
 def runs_matching(tx: Tx, wanted: RunFilter) -> list[RunRow]:
     """Runs by filter, newest first unless ``sort`` says otherwise; ``seq`` decides ties, so the order is stable."""
-    conditions = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.statuses:
         conditions.append(runs.c.status.in_(wanted.statuses))
     if wanted.name is not None:
@@ -209,4 +207,3 @@ def _count(rows: list[_Counted]) -> StepCounts:
     given, made = report.token_sums(meta for _, meta, _ in rows)
     running = [owner for status, _, owner in rows if status == "running"]
     return StepCounts(len(rows), completed, len(running), given, made, running[-1] if running else None)
-

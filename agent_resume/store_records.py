@@ -12,8 +12,9 @@ from . import clock, errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .schema import runs, steps
+from .store_index import OUTPUT
 from .store_sql import Place, add_event, add_skips, look, note, raise_seq
-from .store_steps import _OLD, _OUTPUT, refuse_unless_running
+from .store_steps import OLD, refuse_unless_running
 
 _RECORD = Statement(
     insert(steps),
@@ -74,14 +75,14 @@ def record(
     """
     found = look(tx, place)
     refuse_unless_running(found, place, f"record {key!r}")
-    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    row = tx.one(OLD, {"run": place.seq, "wanted": key})
     if row is None:
         return _record_new(tx, place, key, encoded, meta, skips)
     step, status, _, _, _, seq, *_ = row
     if status == "running":
         raise errors.StepInFlight(place.id, key)
     if status == "completed":
-        stored = tx.one(_OUTPUT, {"step": step})
+        stored = tx.one(OUTPUT, {"step": step})
         assert stored is not None  # the row was read in this transaction
         kept = Encoded(stored[0], stored[1])
         if kept == encoded or not replace:
@@ -95,9 +96,7 @@ def record(
     return Recorded(encoded, False, True, step, seq)
 
 
-def _record_new(
-    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, skips: str | None
-) -> Recorded:
+def _record_new(tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, skips: str | None) -> Recorded:
     found = look(tx, place)
     now = clock.now_iso()
     seq = add_skips(tx, place, found.last_seq, now, skips) + 1

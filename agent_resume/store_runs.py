@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import bindparam, insert, or_, select, update
 
 from . import clock, errors, ownership
-from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow
 from .schema import owners, runs, steps
-from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, add_skips, look, owner_row, raise_seq, run_row
+from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
 UNFINISHED = ("running", "paused", "failed", "interrupted")
@@ -62,7 +61,7 @@ _CLEAR_STEPS = Statement(
 _CLEAR_ALL_STEPS = Statement(
     update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
 )
-_SETTLE = Statement(
+SETTLE = Statement(
     update(runs)
     .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
     .values(
@@ -74,21 +73,6 @@ _SETTLE = Statement(
         finished_at=bindparam("finished"),
         owner_token=bindparam("owner"),
     )
-)
-
-
-_CANCEL = Statement(
-    update(runs).where(runs.c.seq == bindparam("run")).values(status="cancelled", finished_at=bindparam("now"))
-)
-_SET_RESULT = Statement(
-    update(runs).where(runs.c.seq == bindparam("run")).values(result=bindparam("text"), result_format=bindparam("format"))
-)
-_SET_SUMMARY = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(summary=bindparam("note")))
-_RELEASE = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .where(runs.c.owner_token == bindparam("token"))
-    .values(owner_token=None)
 )
 
 
@@ -151,7 +135,9 @@ def create(tx: Tx, new: NewRun, *, owner: str | None, status: str = "running") -
     number = ms
     while tx.one(_ID_TAKEN, {"wanted": run_id}) is not None:
         if new.id is not None:
-            raise errors.InvalidTransition(run_id, status="there already", action="create the run", hint="choose another id")
+            raise errors.InvalidTransition(
+                run_id, status="there already", action="create the run", hint="choose another id"
+            )
         number += 1
         run_id = f"{new.name}-{number}"
     now = clock.iso(ms)
@@ -305,114 +291,5 @@ def _set_status(tx: Tx, row: RunRow, status: str, *, owner: str | None) -> None:
         "run": row.seq, "old_epoch": row.epoch, "outcome": status, "text": row.result, "format": row.result_format,
         "failure": None, "note": row.summary, "finished": None, "owner": owner,
     }  # fmt: skip
-    if tx.run(_SETTLE, settle) != 1:
+    if tx.run(SETTLE, settle) != 1:
         raise errors.RunLost(row.id)
-
-
-def release(tx: Tx, place: Place, token: str) -> None:
-    """Let go of a run without changing its status (it is paused, or ended already)."""
-    tx.execute(_RELEASE, {"run": place.seq, "old_epoch": place.epoch, "token": token})
-
-
-Settled = Literal["completed", "failed", "interrupted", "paused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """How an execution ended.
-
-    Attributes:
-        result: the body's value, for ``completed``.
-        failure: why, for ``failed`` and ``interrupted``.
-        summary: tagged JSON that ``done()`` was given; None leaves what is stored.
-        finish_again: ``done()`` in a new execution of a completed run: only the summary changes.
-        skips: JSON of the collected skips.
-    """
-
-    status: Settled
-    result: Encoded | None = None
-    failure: dict[str, Any] | None = None
-    summary: str | None = None
-    skips: str | None = None
-
-
-_EVENT = {"completed": "completed", "failed": "failed", "interrupted": "run_interrupted", "paused": "released"}
-
-
-def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = False) -> RunRow:
-    """Store how the run ended, by compare-and-set on epoch and status, and let go of it.
-
-    Args:
-        keep_owner: the body goes on for a while (``done()`` inside ``agent_run``), so it stays the owner's.
-
-    Raises:
-        RunLost: somebody else owns the run.
-        RunCancelled: it was cancelled meanwhile.
-        InvalidTransition: it ended in another way meanwhile (``done`` against ``pause``).
-    """
-    found = look(tx, place)
-    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
-    assert row is not None  # look() found it in this transaction
-    if found.status == "cancelled":
-        raise errors.RunCancelled(place.id)
-    if found.status != "running":
-        raise errors.InvalidTransition(
-            place.id, status=found.status, action=f"make it {settlement.status}", hint="only a running run can end"
-        )
-    now = clock.now_iso()
-    last = add_skips(tx, place, found.last_seq, now, settlement.skips) + 1
-    result = settlement.result
-    values = {
-        "run": place.seq, "old_epoch": found.epoch, "outcome": settlement.status,
-        "text": result.text if result else row.result, "format": result.format if result else row.result_format,
-        "failure": json.dumps(settlement.failure) if settlement.failure else None,
-        "note": settlement.summary if settlement.summary is not None else row.summary,
-        "finished": None if settlement.status == "paused" else now,
-        "owner": row.owner_token if keep_owner else None,
-    }  # fmt: skip
-    if tx.run(_SETTLE, values) != 1:
-        raise errors.RunLost(place.id)
-    data = json.dumps({"error": settlement.failure}) if settlement.failure else None
-    add_event(tx, place.seq, last, now, _EVENT[settlement.status], data=data)
-    raise_seq(tx, place, found, last, now)
-    settled = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
-    assert settled is not None  # updated in this transaction
-    return settled
-
-
-def cancel(tx: Tx, place: Place) -> RunRow:
-    """Make a run ``cancelled``, whoever owns it; nothing when it is already.
-
-    Raises:
-        InvalidTransition: it is completed.
-    """
-    found = look(tx, place)
-    if found.status == "completed":
-        raise errors.InvalidTransition(place.id, status="completed", action="cancel it", hint="it has ended already")
-    if found.status != "cancelled":
-        now = clock.now_iso()
-        tx.execute(_CANCEL, {"run": place.seq, "now": now})
-        add_event(tx, place.seq, found.last_seq + 1, now, "cancelled")
-        raise_seq(tx, place, found, found.last_seq + 1, now)
-    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
-    assert row is not None  # look() found it in this transaction
-    return row
-
-
-def attach(tx: Tx, place: Place, result: Encoded | None, summary: str | None) -> None:
-    """Give a completed run its body's result, or another summary; nothing else of it changes.
-
-    Raises:
-        InvalidTransition: it is not completed.
-    """
-    found = look(tx, place)
-    if found.status != "completed":
-        raise errors.InvalidTransition(place.id, status=found.status, action="complete it again", hint="start it again")
-    now = clock.now_iso()
-    if result is not None:
-        tx.execute(_SET_RESULT, {"run": place.seq, "text": result.text, "format": result.format})
-    if summary is not None:
-        tx.execute(_SET_SUMMARY, {"run": place.seq, "note": summary})
-    fields = json.dumps({"fields": ["result"] * (result is not None) + ["summary"] * (summary is not None)})
-    add_event(tx, place.seq, found.last_seq + 1, now, "state", data=fields)
-    raise_seq(tx, place, found, found.last_seq + 1, now)

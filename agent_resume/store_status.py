@@ -102,9 +102,7 @@ def _summary(row: RunRow, counts: StepCounts, owners: dict[str, OwnerRow], judge
         id=row.id,
         name=row.name,
         status=row.status,
-        shown_status=shown_status(
-            row, owners, judge, counts.newest_running_owner, steps_running=counts.running > 0
-        ),
+        shown_status=shown_status(row, owners, judge, counts.newest_running_owner, steps_running=counts.running > 0),
         created_at=row.created_at,
         updated_at=row.updated_at,
         finished_at=row.finished_at,
@@ -167,4 +165,3 @@ def state_of(store: Store, row: RunRow) -> AgentRunState:
 
 def _json(text: str | None) -> dict[str, object] | None:
     return json.loads(text) if text else None
-

@@ -7,31 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, case, insert, or_, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from . import clock, errors, ownership
 from .codec import Encoded
-from .database_sql import Row, Statement, Tx
+from .database_sql import Statement, Tx
 from .models import OwnerRow
 from .schema import steps
+from .store_index import KEPT_ERROR
 from .store_sql import Look, Place, add_event, add_skips, look, owner_row, raise_seq
 
-#: ``output_format`` of a failure that ``keep_errors`` made the step's outcome.
-KEPT_ERROR = "error"
-#: Outputs up to this many bytes are loaded with the index; larger ones cost one read each.
-INDEX_OUTPUT_BYTES = 1024
-#: All outputs in one run's index together, in bytes.
-INDEX_BYTES = 32 << 20
-
-_OLD = Statement(
+OLD = Statement(
     select(
         steps.c.id, steps.c.status, steps.c.attempts, steps.c.owner_token, steps.c.effect, steps.c.seq,
         steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, steps.c.error,
     ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"))
 )  # fmt: skip
-_OUTPUT = Statement(
-    select(steps.c.output_format, steps.c.output, steps.c.error).where(steps.c.id == bindparam("step"))
-)
 _START = Statement(
     insert(steps),
     (
@@ -78,13 +69,9 @@ _COMPLETE = Statement(
         output=bindparam("text"),
     )
 )
-_STATE = Statement(
-    select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step"))
-)
+_STATE = Statement(select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step")))
 _DOUBT = Statement(
-    update(steps)
-    .where(steps.c.id == bindparam("step"))
-    .values(status="in_doubt", owner_token=None, effect="once")
+    update(steps).where(steps.c.id == bindparam("step")).values(status="in_doubt", owner_token=None, effect="once")
 )
 _SETTLE_DOUBT = Statement(
     update(steps)
@@ -97,18 +84,6 @@ _SETTLE_DOUBT = Statement(
         output_bytes=bindparam("bytes"),
         output=bindparam("text"),
     )
-)
-_finished = or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR)
-_small = case((steps.c.output_bytes <= INDEX_OUTPUT_BYTES, steps.c.output))
-_INDEX = Statement(
-    select(
-        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
-    ).where(steps.c.run_id == bindparam("run"), _finished)
-)
-_INDEX_ONE = Statement(
-    select(
-        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
-    ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), _finished)
 )
 
 
@@ -165,21 +140,6 @@ class ClaimRequest:
     skips: str | None = None
 
 
-def load_index(tx: Tx, run: int) -> list[Row]:
-    """Every finished step of a run: key, id, seq, fingerprint, code hash, format, and the output when it is small."""
-    return tx.all(_INDEX, {"run": run})
-
-
-def load_index_entry(tx: Tx, run: int, key: str) -> Row | None:
-    """One finished step, like a row of ``load_index``."""
-    return tx.one(_INDEX_ONE, {"run": run, "wanted": key})
-
-
-def load_output(tx: Tx, step: int) -> Row | None:
-    """Format, output and error of a step."""
-    return tx.one(_OUTPUT, {"step": step})
-
-
 def refuse_unless_running(found: Look, place: Place, action: str) -> None:
     """Work is only begun in a running run.
 
@@ -206,7 +166,7 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
         StepInFlight: a live owner executes it.
     """
     found = look(tx, place)
-    row = tx.one(_OLD, {"run": place.seq, "wanted": request.key})
+    row = tx.one(OLD, {"run": place.seq, "wanted": request.key})
     if row is None:
         refuse_unless_running(found, place, f"start step {request.key!r}")
         return _start(tx, place, found, request)
@@ -373,7 +333,7 @@ def _finish(
 def settle_doubt(tx: Tx, place: Place, key: str, encoded: Encoded, by: str) -> bool:
     """Complete an ``in_doubt`` step with a value that somebody vouches for; False when it is not in doubt."""
     found = look(tx, place)
-    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    row = tx.one(OLD, {"run": place.seq, "wanted": key})
     if row is None:
         return False
     step, attempts = row[0], row[2]
@@ -389,7 +349,7 @@ def settle_doubt(tx: Tx, place: Place, key: str, encoded: Encoded, by: str) -> b
 
 def give_back(tx: Tx, place: Place, key: str, token: str) -> None:
     """Undo a claim whose caller was interrupted before the function was called; nothing when there is none."""
-    row = tx.one(_OLD, {"run": place.seq, "wanted": key})
+    row = tx.one(OLD, {"run": place.seq, "wanted": key})
     if row is not None and row[1] == "running" and row[3] == token:
         fail(tx, place, Attempt(key, row[0], row[2], token), "interrupted", None, 0, None)
 

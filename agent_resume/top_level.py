@@ -106,5 +106,3 @@ def cancel(run_id: str, *, db: Db = None, state_dir: str | os.PathLike[str] | No
     """
     with _store(db, state_dir) as store:
         store.cancel(run_id)
-
-

@@ -13,9 +13,6 @@ from agent_resume.layouts.lossless_rows import read_row
 from agent_resume.layouts.outcomes import Refused
 from agent_resume.models import RunDump
 
-#: What each run of a file is handed to.
-Take = Callable[[RunDump], None]
-
 
 class Lines:
     """The runs of a JSON-lines export, one after the other.
@@ -28,29 +25,37 @@ class Lines:
         self._tick = tick
         self._number = 0
         self._ahead: tuple[str, Any] | None = None
-        #: Id of the run that is being read, for the reason of a refusal.
+        #: Id of the run that is being read, for the row of a refusal.
         self.run_id: str | None = None
 
-    def dumps(self) -> Iterator[RunDump]:
-        """A dump for each run; reading on in a dump may raise Refused.
+    def begin(self) -> None:
+        """Read the header.
 
         Raises:
-            Refused: the file is not such an export.
+            Refused: the file is not such an export, or a newer version's.
         """
         kind, header = self._next()
         if kind != "agentResume":
             raise Refused("line 1 is not the header of an export")
         check_version(header)
-        while self._peek() is not None:
-            kind, value = self._next()
-            self.run_id = None
-            if kind != "run":
-                raise Refused(f"line {self._number}: {kind!r} where a run should begin")
-            run = read_row("run", value, f"line {self._number}: run")
-            self.run_id = run["id"]
-            counts: dict[str, int] = {}
-            steps, events, pauses = (self._rows(part, counts, run["id"]) for part in PARTS)
-            yield RunDump(run, steps, events, pauses)
+
+    def next_run(self) -> RunDump | None:
+        """The next run's dump; reading on in it may raise Refused.
+
+        Raises:
+            Refused: no run begins here.
+        """
+        self.run_id = None
+        if self._peek() is None:
+            return None
+        kind, value = self._next()
+        if kind != "run":
+            raise Refused(f"line {self._number}: {kind!r} where a run should begin")
+        if isinstance(value, dict) and isinstance(value.get("id"), str):
+            self.run_id = value["id"]
+        run = read_row("run", value, f"line {self._number}: run")
+        counts: dict[str, int] = {}
+        return RunDump(run, *(self._rows(part, counts, run["id"]) for part in PARTS))
 
     def _rows(self, part: str, counts: dict[str, int], run_id: str) -> Iterator[dict[str, Any]]:
         kind = part.removesuffix("s")
@@ -112,8 +117,8 @@ class Lines:
         return next(iter(document.items()))
 
 
-def document_dumps(document: dict[str, Any]) -> Iterator[tuple[str | None, Callable[[], RunDump]]]:
-    """Id and dump of each run of a document; making a dump may raise Refused.
+def document_runs(document: dict[str, Any]) -> list[Any]:
+    """The runs of a document, for ``document_dump``.
 
     Raises:
         Refused: it is not such an export.
@@ -121,12 +126,16 @@ def document_dumps(document: dict[str, Any]) -> Iterator[tuple[str | None, Calla
     check_version(document)
     if not isinstance(document.get("runs"), list):
         raise Refused("'runs' is not an array")
-    for index, given in enumerate(document["runs"]):
-        run_id = given.get("id") if isinstance(given, dict) else None
-        yield (run_id if isinstance(run_id, str) else None), lambda given=given, index=index: _dump(given, index)
+    runs: list[Any] = document["runs"]
+    return runs
 
 
-def _dump(given: Any, index: int) -> RunDump:
+def document_dump(given: Any, index: int) -> RunDump:
+    """The dump of one run of a document; reading on in it may raise Refused.
+
+    Raises:
+        Refused: it is none.
+    """
     place = f"runs[{index}]"
     if not isinstance(given, dict):
         raise Refused(f"{place}: not an object")

@@ -56,7 +56,7 @@ def read_row(kind: str, given: Any, place: str) -> dict[str, Any]:
 def _stored(kind: str, name: str, value: Any, place: str) -> tuple[str, Any]:
     if name in JSON_COLUMNS[kind]:
         try:
-            return name, None if value is None and name != "output" else canonical(value)
+            return name, canonical(value)
         except (ValueError, RecursionError):
             raise Refused(f"{place}.{name}: a value that JSON cannot hold") from None
     bare = name.removesuffix("_text")
