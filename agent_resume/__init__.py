@@ -5,14 +5,18 @@ Names are resolved at first use (PEP 562), so that importing the package stays c
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agent import agent_run
     from .aio import AsyncRun
     from .checkpoint import Checkpoint
+    from .checkpoint_aio import AsyncCheckpoint
     from .codec import ValueCodec
+    from .decorators import agent, step
     from .errors import (
         AgentResumeError,
         AgentResumeWarning,
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from .run import Run
     from .run_context import StepContext, current_step
     from .run_events import EVENT_TYPES, EventType, register_event_type
+    from .run_map import MapOutcome
     from .run_retry import NOT_DONE, UNKNOWN, Retry, Verified
     from .store import Store
     from .top_level import answer, cancel, list_runs, load_run
@@ -64,7 +69,9 @@ _HOMES = {
     "agent": ("agent_run",),
     "aio": ("AsyncRun",),
     "checkpoint": ("Checkpoint",),
+    "checkpoint_aio": ("AsyncCheckpoint",),
     "codec": ("ValueCodec",),
+    "decorators": ("agent", "step"),
     "errors": (
         "AgentResumeError", "AgentResumeWarning", "AmbiguousRunId", "DuplicateStep", "DuplicateStepWarning",
         "ImportConflict", "InvalidName", "InvalidTransition", "NoActiveStep", "OutputNotStorable",
@@ -78,6 +85,7 @@ _HOMES = {
     "run": ("Run",),
     "run_context": ("StepContext", "current_step"),
     "run_events": ("EVENT_TYPES", "EventType", "register_event_type"),
+    "run_map": ("MapOutcome",),
     "run_retry": ("NOT_DONE", "UNKNOWN", "Retry", "Verified"),
     "store": ("Store",),
     "top_level": ("answer", "cancel", "list_runs", "load_run"),
@@ -89,6 +97,7 @@ __all__ = [
     "AgentResumeWarning",
     "AgentRunState",
     "AmbiguousRunId",
+    "AsyncCheckpoint",
     "AsyncRun",
     "Checkpoint",
     "DuplicateStep",
@@ -98,6 +107,7 @@ __all__ = [
     "ImportConflict",
     "InvalidName",
     "InvalidTransition",
+    "MapOutcome",
     "NOT_DONE",
     "NoActiveStep",
     "OutputNotStorable",
@@ -137,6 +147,7 @@ __all__ = [
     "Verified",
     "WaitTimeout",
     "__version__",
+    "agent",
     "agent_run",
     "answer",
     "cancel",
@@ -145,6 +156,7 @@ __all__ = [
     "list_runs",
     "load_run",
     "register_event_type",
+    "step",
 ]
 
 
@@ -158,3 +170,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The decorator ``agent`` and the module ``agent.py`` share a name: importing the module must not hide the decorator."""
+
+    @property
+    def agent(self) -> Any:
+        """The decorator."""
+        return __getattr__("agent")
+
+    @agent.setter
+    def agent(self, module: ModuleType) -> None:
+        """Called by the import of ``agent.py``, which stays where every submodule is: in ``sys.modules``."""
+
+
+sys.modules[__name__].__class__ = _Package

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 import logging
 import os
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar, overload
 
-from . import errors, faults, ownership, run_calls, store_index, store_runs, store_settle
+from . import agent_body, aio_calls, errors, faults, ownership, run_calls, store_index, store_runs, store_settle
+from .agent_pause import OnPause, after_pause, pause_in
 from .aio import AsyncRun
-from .models import Paused
+from .database_sql import Tx
 from .run import Run
 from .run_command import recorded_command
 from .run_core import Hook, Progress, RunCore
@@ -23,7 +21,6 @@ from .store_runs import Opened, OpenRequest
 from .store_settle import Settlement
 
 T = TypeVar("T")
-OnPause = Literal["exit", "raise", "return"]
 log = logging.getLogger("agent_resume")
 
 _HANDED_ON = ("AGENT_RESUME_RUN_ID", "AGENT_RESUME_RUN_NAME", "AGENT_RESUME_RUN_DB")
@@ -110,16 +107,13 @@ def agent_run(
         raise ValueError(f"on_pause is 'exit', 'raise' or 'return', not {on_pause!r}")
     if not callable(fn):
         raise TypeError(f"agent_run wants the agent's body, a function of a run, got a {type(fn).__name__}")
-    wanted = _Wanted(name, run_id, input, db, state_dir, on_step, durability, progress, strict, on_duplicate)
-    if _is_async(fn):
+    agent_body.refuse_while_importing(name)
+    wanted = functools.partial(
+        _Wanted, name, run_id, input, db, state_dir, on_step, durability, progress, strict, on_duplicate
+    )
+    if agent_body.is_async(fn):
         return _run_async(wanted, fn, on_pause)
-    return _run_sync(wanted, fn, on_pause)
-
-
-def _is_async(fn: Any) -> bool:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - its kind is asked, not whether it is callable
+    return _run_sync(wanted(), fn, on_pause)
 
 
 class _Wanted:
@@ -183,6 +177,7 @@ class _Execution:
         self._wanted = wanted
         self._pid = os.getpid()
         self.stored: tuple[Any] | None = None
+        self._mark = -1
 
     def open(self) -> bool:
         """Find or create the run and take it; False when its stored result is all that is wanted (``stored``).
@@ -198,9 +193,10 @@ class _Execution:
             wanted.name, wanted.run_id, text, digest, command=recorded_command(store.redactor)
         )  # fmt: skip
         owner = core.owner
+        core.join(owner)
         while True:
             request = OpenRequest(new, owner.seed, owner.judge, owner.executing)
-            opened: Opened = store.direct(store_runs.open_run, request)
+            opened: Opened = store.direct(self._open_run, request)
             if opened.kind != "watch":
                 break
             assert opened.owner is not None  # "watch" always names whom
@@ -210,6 +206,14 @@ class _Execution:
                 opened = Opened("in_use", opened.run, opened.owner)
                 break
         return self._opened(opened, digest)
+
+    def _open_run(self, tx: Tx, request: OpenRequest) -> Opened:
+        opened = store_runs.open_run(tx, request)
+        if opened.kind in ("created", "taken"):
+            # Under the write lock, or another thread would find the run before it is known to be executed here.
+            self._mark = opened.run.seq
+            self.core.owner.executing.add(opened.run.seq)
+        return opened
 
     def _opened(self, opened: Opened, digest: str | None) -> bool:
         core, row = self.core, opened.run
@@ -245,11 +249,9 @@ class _Execution:
 
     def _take(self, opened: Opened) -> None:
         core, row = self.core, opened.run
-        core.owner.executing.add(row.seq)
         index = [] if opened.kind == "created" else self.store.database.read(store_index.load_index, row.seq)
         core.settle_in(row, index)
-        core.entered = True
-        core.join(core.owner)
+        core.entered = core.owner.registered = True
 
     # -- settling ------------------------------------------------------------------------------------------------
 
@@ -277,14 +279,14 @@ class _Execution:
         if core.done_here:
             self.store.direct(store_settle.attach, core.where, encoded, None, full=core.full)
         else:
-            settlement = Settlement("completed", result=encoded, skips=core.take_skips())
+            settlement = Settlement("completed", result=encoded, skips=core.take_skips(), lost=core.take_losses())
             self.store.direct(store_settle.settle, core.where, settlement, full=core.full)
         return fresh
 
     def left_by(self, error: BaseException) -> errors.RunPaused | None:
         """An exception left the body: store how the run ended. The pause in it comes back, when it is one."""
         core = self.core
-        pause = _pause_in(error)
+        pause = pause_in(error)
         if not self.here:
             return pause
         faults.at("while-settling")
@@ -294,7 +296,7 @@ class _Execution:
             return None
         status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
         described = core.failure_of(error)
-        settlement = Settlement(status, failure=described, skips=core.take_skips())
+        settlement = Settlement(status, failure=described, skips=core.take_skips(), lost=core.take_losses())
         try:
             self.store.direct(store_settle.settle, core.where, settlement, full=core.full)
         except errors.RunCancelled:
@@ -309,49 +311,17 @@ class _Execution:
         if not self.here:
             return
         try:
-            if core.place is not None:
-                core.owner.executing.discard(core.place.seq)
-                if core.stopped is not None or core.done_here:
+            try:
+                if core.place is not None and (core.stopped is not None or core.done_here):
                     self.store.direct(store_settle.release, core.place, core.owner.token, full=False)
+            finally:
+                core.owner.executing.discard(self._mark)
                 core.leave()
         except errors.AgentResumeError:
             log.warning("run %r could not be released; its owner ends with this process", core.run_id, exc_info=True)
         finally:
             if self._wanted.owns_store:
                 self.store.close()
-
-
-def _pause_in(error: BaseException) -> errors.RunPaused | None:
-    if isinstance(error, errors.RunPaused):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        found: BaseException | None = error.subgroup(errors.RunPaused)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        return found if isinstance(found, errors.RunPaused) else None
-    return None
-
-
-def _paused(pause: errors.RunPaused, on_pause: OnPause) -> Paused:
-    if on_pause == "return":
-        return Paused(pause.run_id, pause.name, pause.reason, pause.context)
-    if on_pause == "exit" and not _in_a_side_task():
-        raise SystemExit(0) from pause
-    raise pause
-
-
-def _in_a_side_task() -> bool:
-    """Whether SystemExit would stop a whole loop with a traceback: in every task but the one the loop was run for."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return False
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "run_until_complete" and "future" in frame.f_locals:
-            return frame.f_locals["future"] is not task
-    return True
 
 
 def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> Any:
@@ -361,30 +331,36 @@ def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> A
             assert execution.stored is not None  # open() said so
             return execution.stored[0]
         try:
-            return execution.returned(fn(Run(execution.core)))
+            return execution.returned(agent_body.call(fn, Run(execution.core)))
         except BaseException as error:
             pause = execution.left_by(error)
             if pause is None:
                 raise
     finally:
         execution.close()
-    return _paused(pause, on_pause)
+    return after_pause(pause, on_pause)
 
 
-async def _run_async(wanted: _Wanted, fn: Callable[[AsyncRun], Any], on_pause: OnPause) -> Any:
-    execution = _Execution(wanted)
-    run = AsyncRun(execution.core)
+async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any], on_pause: OnPause) -> Any:
+    # Finding the file and knowing who we are asks the file system: not on the loop.
+    execution = await aio_calls.in_own_thread(lambda: _Execution(wanted()))
+    store, core = execution.store, execution.core
+    left: BaseException | None = None
     try:
-        if not await run._in_thread(execution.open):
+        # Waited for although cancelled: the run may be taken by then, and must be let go of.
+        if not await aio_calls.shielded(store, execution.open):
             assert execution.stored is not None  # open() said so
             return execution.stored[0]
-        try:
-            value = await fn(run)
-            return await run._shielded(execution.returned, value)
-        except BaseException as error:
-            pause = await run._shielded(execution.left_by, error)
-            if pause is None:
-                raise
+        value = await agent_body.call_async(fn, AsyncRun(core))
+        return await aio_calls.shielded(store, execution.returned, value)
+    except BaseException as error:
+        left = error
+        if core.place is None:
+            raise
+        pause = await agent_body.end(store, error, execution.left_by, error)
+        if pause is None:
+            raise
     finally:
-        await run._shielded(execution.close)
-    return _paused(pause, on_pause)
+        await agent_body.end(store, left, execution.close)
+        left = None
+    return after_pause(pause, on_pause)

@@ -1,27 +1,37 @@
 """``AsyncRun``: ``Run``, awaited. The same flows, driven on an event loop whose thread never touches the database.
 
-Writes go through the batch door, so that concurrent steps share their syncs. A write that was queued is always waited
-for, also by a cancelled task: only then is its outcome known, and the flow can undo or confirm it.
+Writes go through the batch door, so that concurrent steps share their syncs (``aio_calls.py``).
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import warnings
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NoReturn, TypeVar, overload
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
-from . import errors, report, run_calls, run_flows, run_steps, store_status
+from . import (
+    aio_calls,
+    errors,
+    report,
+    run_context,
+    run_flows,
+    run_map,
+    run_map_aio,
+    run_steps,
+    run_transaction,
+    store_status,
+)
 from .codec import json_value
-from .database_batch import Queued
 from .models import MISSING, AgentRunState, RecordedStep
-from .run_context import active
 from .run_core import MISS, RunCore
-from .run_effects import Call, Flow, Outcome, Raised, Read, Sleep, Watch, Write
+from .run_effects import Flow
+from .run_loop import AsyncLoop
+from .run_map import MapOutcome, OnError
 from .run_options import Effect, OnChange, StepSpec
 from .run_retry import Retry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -33,73 +43,33 @@ class AsyncRun:
     Nothing here is bound to an event loop: one run may be used from several, one after another or in threads.
     """
 
-    def __init__(self, core: RunCore) -> None:
-        self._core = core
+    def __init__(self, core: RunCore | None) -> None:
+        self._opened = core
+
+    @property
+    def _core(self) -> RunCore:
+        assert self._opened is not None  # only AsyncCheckpoint begins without one, and overrides this
+        return self._opened
 
     # -- driving -------------------------------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow) -> Any:
-        try:
-            effect = next(flow)
-            while True:
-                try:
-                    value = await self._perform(effect)
-                except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(value)
-        except StopIteration as stop:
-            result = stop.value
-        if type(result) is Raised:
-            raise result.error
-        return result
-
-    async def _perform(self, effect: Any) -> Any:
-        if type(effect) is Write:
-            return await self._write(effect)
-        if type(effect) is Call:
-            return await _call(effect)
-        if type(effect) is Read:
-            database = self._core.store.database
-            return await self._in_thread(database.read, effect.operation, *effect.arguments)
-        if type(effect) is Sleep:
-            return await asyncio.sleep(effect.seconds)
-        if type(effect) is Watch:
-            return await self._in_thread(run_calls.watch, self._core.store, effect.owner, effect.what)
-        raise AssertionError(effect)
-
-    async def _write(self, effect: Write) -> Any:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-
-        def settle(value: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(value)
-
-        self._core.store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, settle, loop))
-        return await _outlast(future)
-
-    async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._core.store.database.helpers, functools.partial(fn, *args))
-
-    async def _shielded(self, fn: Callable[..., T], *args: Any) -> T:
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._core.store.database.helpers, functools.partial(fn, *args))
-        result: T = await _outlast(future)
-        return result
+        core = self._core
+        run_context.refuse_inside_transaction(core.store.database, core.run_id)
+        if not core.has_owner:
+            # Who we are is read from files, and once a process.
+            await aio_calls.in_thread(core.store, lambda: core.owner)
+        return await aio_calls.drive(core.store, flow)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     @overload
-    async def step(self, name: str, fn: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> T: ...
+    def step(
+        self, name: str, fn: Callable[..., Awaitable[T]], /, *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, T]: ...
     @overload
-    async def step(self, name: str, fn: Callable[..., T], /, *args: Any, **options: Any) -> T: ...
-    async def step(
+    def step(self, name: str, fn: Callable[..., T], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...
+    def step(
         self,
         name: str,
         fn: Callable[..., Any],
@@ -115,21 +85,58 @@ class AsyncRun:
         verify: Callable[[], Any] | None = None,
         keep_errors: tuple[type[BaseException], ...] | type[BaseException] = (),
         isolation: Literal["process"] | None = None,
-    ) -> Any:
-        """``Run.step``; ``fn`` may be a coroutine function, a plain function, or a lambda that returns an awaitable."""
+    ) -> Coroutine[Any, Any, Any]:
+        """``Run.step``; ``fn`` may be a coroutine function, a plain function, or a lambda that returns an awaitable.
+
+        A plain function is called on the event loop, as anywhere in asyncio: ``timeout`` cannot end it (it cancels what
+        is awaited); ``asyncio.to_thread`` or ``isolation="process"`` keep the loop free. The number that ``repeat``
+        gives is fixed when this is called, not when it is awaited.
+        """
         core = self._core
         key = core.key_for(name, repeat=repeat)
         spec = StepSpec(
             key, fn, args, meta, timeout, retry, returns, on_change, effect, verify, keep_errors, isolation
         )  # fmt: skip
         spec.check()
-        entry = core.index.get(key)
+        return self._step(spec)
+
+    async def _step(self, spec: StepSpec) -> Any:
+        core = self._core
+        if core.place is None:
+            await self._drive(run_flows.locate(core))
+        entry = core.index.get(spec.key)
         if entry is not None:
-            core.refuse_if_stopped(f"start step {key!r}")
+            core.refuse_if_stopped(f"start step {spec.key!r}")
             value = core.replay(spec, entry)
             if value is not MISS:
                 return value
         return await self._drive(run_steps.step_flow(core, spec))
+
+    def map(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        key: Callable[[Any], str | int] | None = None,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        returns: Any = None,
+    ) -> AsyncIterator[MapOutcome]:
+        """``Run.map``, for ``async for``: a task an item. ``items`` may be an asynchronous iterable as well.
+
+        Leave the loop early through ``contextlib.aclosing``, or the items in flight are only waited for when Python
+        throws the iterator away.
+        """
+        wanted = run_map.Wanted(name, fn, key, concurrency, on_error, returns)
+        return run_map_aio.outcomes(self._core, wanted, items)
+
+    async def transaction(
+        self, key: str, fn: Callable[[Connection], T], engine: Engine | None = None
+    ) -> T:
+        """``Run.transaction``; ``fn`` is a plain function, called in a thread of its own."""
+        spec = run_transaction.checked(self._core, key, fn, engine)
+        return await self._step(spec)  # type: ignore[no-any-return]  # what fn returned, decoded
 
     async def record(self, key: str, result: T, meta: dict[str, Any] | None = None, *, replace: bool = False) -> T:
         """``Run.record``."""
@@ -181,9 +188,7 @@ class AsyncRun:
 
     async def cancel(self) -> NoReturn:
         """``Run.cancel``."""
-        await self._drive(run_steps.enter(self._core))
-        await self._shielded(self._core.store.cancel, self._core.run_id)
-        self._core.stopped = "cancelled"
+        await self._drive(run_flows.cancel_flow(self._core))
         raise errors.RunCancelled(self._core.run_id)
 
     # -- loop state and counters ---------------------------------------------------------------------------------
@@ -202,6 +207,10 @@ class AsyncRun:
         values = {f"loop_{name}": encode(value) for name, value in given.items() if value is not MISSING}
         if values:
             await self._drive(run_flows.set_fields_flow(self._core, values))
+
+    def loop(self, name: str, *, max_turns: int | None = None, max_seconds: float | None = None) -> AsyncLoop:
+        """``Run.loop``, for ``async for``; the turns' methods are awaited."""
+        return AsyncLoop(self, self._core, name, max_turns, max_seconds)
 
     async def set_expect_max_ms(self, ms: float) -> None:
         """``Run.set_expect_max_ms``."""
@@ -249,14 +258,18 @@ class AsyncRun:
         row = self._core.row
         return None if row is None or row.input is None else self._core.decode(None, "tagged", row.input)
 
-    async def status(self) -> str:
-        """``Run.status``; a method here, since it looks at the database."""
+    @property
+    def status(self) -> Coroutine[Any, Any, str]:
+        """``Run.status``, awaited like everything that looks at the database: ``await run.status``."""
+        return self._status()
+
+    async def _status(self) -> str:
         row = await self._drive(run_flows.row_flow(self._core))
         return "running" if row is None else str(row.status)
 
     async def state(self) -> AgentRunState:
         """``Run.state``."""
-        return await self._in_thread(self._core.store.load_run, self._core.run_id)
+        return await aio_calls.in_thread(self._core.store, self._core.store.load_run, self._core.run_id)
 
     async def timeline(self) -> tuple[RecordedStep, ...]:
         """``Run.timeline``."""
@@ -264,54 +277,11 @@ class AsyncRun:
 
     async def report(self) -> str:
         """``Run.report``."""
-        return await self._in_thread(report_of, self._core)
+        return await aio_calls.in_thread(self._core.store, report_of, self._core)
 
 
 def report_of(core: RunCore) -> str:
     """The run as a Markdown report."""
-    row = core.store.find_run(core.run_id)
+    row = core.store.run_row(core.run_id)
     summary = None if row.summary is None else json_value("tagged", row.summary)
     return report.markdown(core.store.load_run(row.id), summary, store_status.duration_ms(row))
-
-
-async def _outlast(future: asyncio.Future[Any]) -> Any:
-    """Await ``future`` to its end, however often this task is cancelled; then the cancellation goes on."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except BaseException:  # noqa: BLE001 - the future holds it; it is raised below
-            break
-    if cancelled is not None:
-        if not future.cancelled():
-            future.exception()  # looked at, so that asyncio does not complain that nobody did
-        raise cancelled
-    return future.result()
-
-
-async def _call(effect: Call) -> Outcome:
-    spec = effect.spec
-    token = active.set(effect.context)
-    try:
-        if spec.isolation is not None:
-            return await asyncio.to_thread(run_calls.call, spec, effect.context)
-        if spec.timeout is None:
-            return Outcome(await _value(spec))
-        try:
-            async with asyncio.timeout(spec.timeout) as limit:
-                return Outcome(await _value(spec))
-        except TimeoutError as error:
-            if not limit.expired():
-                return Outcome(error=error)
-            return Outcome(error=errors.StepTimeout(effect.context.run_id, spec.key, spec.timeout))
-    except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
-        return Outcome(error=error)
-    finally:
-        active.reset(token)
-
-
-async def _value(spec: StepSpec) -> Any:
-    value = spec.fn(*spec.args)
-    return await value if inspect.isawaitable(value) else value

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from . import errors, run_flows
+from . import errors, run_context, run_flows
 from .run import Run
 from .run_command import recorded_command
 from .run_core import Hook, Progress, RunCore
@@ -79,11 +79,13 @@ class Checkpoint(Run):
             close_core(self._core)
 
     def __enter__(self) -> Checkpoint:
+        self._token = run_context.current_run.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        run_context.leave_run(self._token)
         self.close()
 
 
@@ -99,9 +101,7 @@ def open_core(
     on_duplicate: OnDuplicate,
 ) -> RunCore:
     """The core of a ``Checkpoint`` of either kind."""
-    run_id = check_name("run id", run_id)
-    if durability not in (None, "full", "relaxed"):
-        raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
+    run_id = check_options(run_id, durability, on_duplicate)
     mine = not isinstance(db, Store)
     store = Store(db, state_dir=state_dir) if not isinstance(db, Store) else db
     core = RunCore(
@@ -120,9 +120,23 @@ def open_core(
     return core
 
 
+def check_options(run_id: str, durability: Durability | None, on_duplicate: OnDuplicate) -> str:
+    """The run id, when it and the options can be meant.
+
+    Raises:
+        InvalidName, ValueError: they cannot.
+    """
+    if durability not in (None, "full", "relaxed"):
+        raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
+    if on_duplicate not in ("error", "return", "number"):
+        raise ValueError(f"on_duplicate is 'error', 'return' or 'number', not {on_duplicate!r}")
+    return check_name("run id", run_id)
+
+
 def close_core(core: RunCore) -> None:
     """End an execution: beat no more, give back a store that was opened for it."""
     core.closed = True
+    core.stopped = core.stopped or "closed"
     try:
         core.leave()
     finally:

@@ -19,12 +19,13 @@ from agent_resume.codec_plain import (
     INT_MAX,
     INT_MIN,
     MAX_DEPTH,
+    TooLarge,
     dumps,
     dumps_canonical,
     is_encodable,
     is_plain,
     loads,
-    on_fresh_stack,
+    utf8_size,
 )
 from agent_resume.codec_values import PICKLE, ValueCodec, pickle_codec, pickle_fallback
 from agent_resume.errors import OutputNotStorable, StoredValueUnreadable
@@ -103,7 +104,7 @@ class Codec:
         Raises:
             OutputNotStorable: something in it cannot be kept, or it is too large.
         """
-        return self._encode(value, key, _plain_text(value), self._knowing(returns, hint))
+        return self._encode(value, key, self._knowing(returns, hint))
 
     def encode_tagged(self, value: Any, *, key: str | None = None) -> str:
         """Text for a column without a format beside it: always read by ``decode_tagged``.
@@ -111,10 +112,7 @@ class Codec:
         Raises:
             OutputNotStorable: as for ``encode``.
         """
-        text = _plain_text(value)
-        if text is not None and _TAG_TEXT in text:
-            text = None
-        return self._encode(value, key, text, self._known).text
+        return self._encode(value, key, self._known, escaped=True).text
 
     def settle(
         self, value: Any, *, key: str | None = None, returns: Any = None, hint: Any = None
@@ -172,15 +170,15 @@ class Codec:
 
     def _canonical(self, value: Any) -> str:
         try:
-            if is_plain(value):
+            if is_plain(value, limit=self.max_bytes):
                 text = dumps_canonical(value)
                 if _TAG_TEXT not in text:
                     return text
-        except (ValueError, TypeError, RecursionError, RuntimeError):
+        except (ValueError, TypeError, RecursionError, RuntimeError, TooLarge):
             pass
         encoder = self._encoder(self._known, lenient=True)
         try:
-            return on_fresh_stack(encoder.text, value)
+            return encoder.text(value)
         except Exception:  # noqa: BLE001 - a digest never fails, whatever the value does
             return f"opaque {type(value).__qualname__}"
 
@@ -194,44 +192,50 @@ class Codec:
 
         return Encoder(self._codecs, self._fallback, known, limit=self.max_bytes, lenient=lenient)
 
-    def _encode(self, value: Any, key: str | None, text: str | None, known: Known) -> Encoded:
+    def _encode(self, value: Any, key: str | None, known: Known, *, escaped: bool = False) -> Encoded:
         format = "json"
-        if text is None:
-            format, text = self._tagged_text(value, key, known)
+        try:
+            text = self._plain_text(value)
+            if text is None or (escaped and _TAG_TEXT in text):
+                format, text = self._tagged_text(value, key, known)
+        except TooLarge:
+            raise self._too_large(value, key, "many more bytes") from None
         if len(text) * 4 > self.max_bytes:
-            size = len(text) if text.isascii() else len(text.encode())
+            size = utf8_size(text)
             if size > self.max_bytes:
                 raise self._too_large(value, key, f"{size:,} bytes")
         return Encoded(format, text)
 
-    def _tagged_text(self, value: Any, key: str | None, known: Known) -> tuple[str, str]:
-        from agent_resume.codec_encode import TooLarge
-        from agent_resume.codec_refusals import TOO_DEEP, Refused, type_name
-
-        encoders: list[Encoder] = []
-
-        def write(value: Any) -> str:
-            encoders.append(self._encoder(known))
-            return encoders[-1].text(value)
-
+    def _plain_text(self, value: Any) -> str | None:
+        """Plain JSON of ``value``, or None when it needs tags, or a closer look at why not."""
+        if type(value) in _IMMUTABLE:
+            return _scalar_text(value)
         try:
-            text = on_fresh_stack(write, value)
-        except TooLarge:
-            raise self._too_large(value, key, "more") from None
+            if not is_plain(value, limit=self.max_bytes):
+                return None
+            text = dumps(value)
+        except (ValueError, TypeError, RecursionError, RuntimeError):
+            # A cycle, or another thread is changing it.
+            return None
+        return text if is_encodable(text) else None
+
+    def _tagged_text(self, value: Any, key: str | None, known: Known) -> tuple[str, str]:
+        from agent_resume.codec_refusals import Refused
+
+        encoder = self._encoder(known)
+        try:
+            text = encoder.text(value)
         except Refused as refused:
-            raise self._not_storable(refused, encoders[-1], value, key) from refused.__cause__
-        except RecursionError:
-            too_deep = Refused(type_name(type(value)), TOO_DEEP)
-            raise self._not_storable(too_deep, encoders[-1], value, key) from None
-        return ("tagged" if encoders[-1].tagged else "json"), text
+            raise self._not_storable(refused, encoder, value, key) from refused.__cause__
+        return ("tagged" if encoder.tagged else "json"), text
 
     def _too_large(self, value: Any, key: str | None, size: str) -> OutputNotStorable:
         return OutputNotStorable(
             key=key,
             path="$",
             type=type(value).__name__,
-            reason=f"its text is {size}, above the limit of {self.max_bytes:,} bytes",
-            hint="write it to a file and return the path, or raise the limit: Store(max_bytes=…)",
+            reason=f"its text has {size}, the limit is {self.max_bytes:,} bytes",
+            hint="write it to a file and return the path, or raise the limit: Store(max_output_bytes=…)",
             result=value,
         )
 
@@ -258,20 +262,6 @@ def _scalar_text(value: Any) -> str | None:
     if kind is float:
         return float.__repr__(value) if isfinite(value) else None
     return "null" if value is None else "true" if value else "false"
-
-
-def _plain_text(value: Any) -> str | None:
-    """Plain JSON of ``value``, or None when it needs tags, or a closer look at why not."""
-    if type(value) in _IMMUTABLE:
-        return _scalar_text(value)
-    try:
-        if not is_plain(value):
-            return None
-        text = dumps(value)
-    except (ValueError, TypeError, RecursionError, RuntimeError):
-        # A cycle, or another thread is changing it.
-        return None
-    return text if is_encodable(text) else None
 
 
 def _load(text: str, hook: Any = None) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 _LOCAL = "<locals>"
 # The module that runs as a program has one name in it and another in the children that multiprocessing spawns.
 _MAINS = ("__main__", "__mp_main__")
+_REDUCED_PACKAGES = ("pydantic_ai",)
 _BUILTIN_BASES = (dict, list, tuple, set, frozenset, str, int, float, bytes, bytearray, complex)
 
 
@@ -33,9 +34,17 @@ def kind_of(cls: type) -> str | None:
         return "struct"
     if issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple):
         return "namedtuple"
-    if cls not in _BUILTIN_BASES and issubclass(cls, _BUILTIN_BASES) and is_simple_subclass(cls):
-        return "subclass"
+    if cls not in _BUILTIN_BASES and issubclass(cls, _BUILTIN_BASES):
+        return "subclass" if is_simple_subclass(cls) else "reduced" if _is_reduced(cls) else None
     return None
+
+
+def _is_reduced(cls: type) -> bool:
+    """Whether ``cls`` is made again by calling it with what its ``__reduce_ex__`` says.
+
+    Calling what a stored name says is near to pickle: only for the packages that need it for their results.
+    """
+    return cls.__module__.partition(".")[0] in _REDUCED_PACKAGES
 
 
 def is_pydantic(cls: type) -> bool:

@@ -234,8 +234,10 @@ def _pydantic(decoder: Decoder, stored: dict[str, Any]) -> Any:
     value = cls.__new__(cls)
     object.__setattr__(value, "__dict__", {**ordered, **stored.get("attributes", {})})
     object.__setattr__(value, "__pydantic_fields_set__", known)
-    object.__setattr__(value, "__pydantic_extra__", extra)
-    object.__setattr__(value, "__pydantic_private__", stored.get("private"))
+    if not getattr(cls, "__pydantic_root_model__", False):
+        # A root model has neither, and would take them for attributes.
+        object.__setattr__(value, "__pydantic_extra__", extra)
+        object.__setattr__(value, "__pydantic_private__", stored.get("private"))
     return value
 
 
@@ -258,6 +260,10 @@ def _exception(decoder: Decoder, stored: dict[str, Any]) -> Any:
     return failure.instance(cls, stored["value"], stored.get("attributes", {}))
 
 
+def _reduced(decoder: Decoder, stored: dict[str, Any]) -> Any:
+    return decoder.find(stored["class"], "reduced")(*stored["value"])
+
+
 _DECODE: dict[Any, Callable[[Decoder, dict[str, Any]], Any]] = {
     "dict": _dict,
     "tuple": lambda _, stored: tuple(stored["value"]),
@@ -278,6 +284,7 @@ _DECODE: dict[Any, Callable[[Decoder, dict[str, Any]], Any]] = {
     "enum": _enum,
     "pydantic": _pydantic,
     "subclass": _subclass,
+    "reduced": _reduced,
     "exception": _exception,
     "exception-text": lambda _, stored: codec_exceptions.StoredException(*stored["value"]),
 }

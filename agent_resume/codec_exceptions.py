@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from agent_resume import failure
-from agent_resume.codec_refusals import Refused
 from agent_resume.codec_types import stored_class
-from agent_resume.codec_writer import Writer
+from agent_resume.codec_writer import Steps, Writer
 from agent_resume.errors import AgentResumeError
 
 
@@ -26,31 +25,34 @@ class StoredException(AgentResumeError):
         super().__init__(f"{type}: {text}", type=type, text=text, traceback=traceback)
 
 
-def encode(writer: Writer, value: BaseException) -> None:
-    """Write an exception; it never refuses."""
+def encode(writer: Writer, value: BaseException) -> Steps:
+    """Write an exception by its class, arguments and attributes.
+
+    Raises:
+        Refused: something in it cannot be kept.
+    """
     if writer.lenient:
-        described = failure.describe(value)
-        return writer.write_tag("exception", [described["type"], described["message"]])
-    try:
-        text = writer.aside(_as_object, writer, value)
-    except Refused:
-        described = failure.describe(value)
-        return writer.write_tag("exception-text", [described["type"], described["message"], described.get("traceback")])
-    return writer.write(text)
-
-
-def _as_object(writer: Writer, value: BaseException) -> None:
+        yield from as_text(writer, value)
+        return
     kind = type(value)
     args, held = value.args, dict(vars(value))
-    writer.open_tag("exception", **{"class": stored_class(kind, writer.known, lenient=writer.lenient)})
-    writer.sequence(args)
+    # A class whose built-in part wants other arguments is no use as an object.
+    failure.instance(kind, args, {})
+    writer.open_tag("exception", **{"class": stored_class(kind, writer.known, lenient=False)})
+    yield from writer.sequence(args)
     if held:
         writer.member("attributes")
-        writer.mapping(held)
-    described = failure.describe(value)
-    if described.get("traceback"):
+        yield from writer.mapping(held)
+    trace = failure.describe(value).get("traceback")
+    if trace:
         writer.member("traceback")
-        writer.walk(described["traceback"], None)
+        writer.write_text(trace)
     writer.write("}")
-    # What comes back must say the same; a class that computes its text from what is not kept is kept as text.
-    failure.instance(kind, args, {})
+
+
+def as_text(writer: Writer, value: BaseException) -> Steps:
+    """Write an exception as what can be said about it; nothing in it is refused."""
+    described = failure.describe(value)
+    text = [described["type"], described["message"]]
+    writer.write_tag("exception-text", text if writer.lenient else [*text, described.get("traceback")])
+    return iter(())

@@ -11,9 +11,9 @@ from typing import Any
 
 from agent_resume import codec_exceptions
 from agent_resume.codec_classes import builtin_base, class_name, kind_of, slot_names
-from agent_resume.codec_refusals import Refusal, Refused
+from agent_resume.codec_refusals import Refusal, Refused, type_name
 from agent_resume.codec_types import stored_class
-from agent_resume.codec_writer import Writer
+from agent_resume.codec_writer import Steps, Writer
 
 _FACTORIES: tuple[type, ...] = (
     list, dict, set, int, float, str, bool, tuple, frozenset, bytes, complex,
@@ -25,58 +25,55 @@ FACTORIES: dict[str, type] = {kind.__name__: kind for kind in _FACTORIES}
 _NOT_DATA = frozenset({"__orig_class__", "_attrs_cached_hash"})
 
 
-def encode(writer: Writer, value: Any, kind: type) -> bool:
-    """Write ``value`` when its type is of a known sort.
-
-    Returns:
-        Whether it was.
+def encode(writer: Writer, value: Any, kind: type) -> Steps | None:
+    """The writer of ``value`` when its type is of a known sort, else None.
 
     Raises:
-        Refused: known, but not to be kept.
+        Refused: known, but its class could not be found again.
     """
     collection = _COLLECTIONS.get(kind)
     if collection is not None:
-        collection(writer, value)
-        return True
-    if kind is type(getattr(sys.modules.get("msgspec"), "UNSET", None)) and value is not None:
-        writer.write_tag("msgspec.UNSET", None)
-        return True
+        return collection(writer, value)
+    if value is getattr(sys.modules.get("msgspec"), "UNSET", writer):
+        return _unset(writer)
     if kind.__module__ == "pydantic.networks" and hasattr(kind, "_constraints"):
-        return _encode_url(writer, value, kind)
+        return _url(writer, value, kind)
     sort = kind_of(kind)
     if sort is None:
-        return False
+        return None
     if sort == "exception":
-        codec_exceptions.encode(writer, value)
-        return True
-    name = stored_class(kind, writer.known, lenient=writer.lenient)
-    _BY_SORT[sort](writer, value, kind, name)
-    return True
+        return codec_exceptions.encode(writer, value)
+    return _BY_SORT[sort](writer, value, kind, stored_class(kind, writer.known, lenient=writer.lenient))
 
 
-def _encode_url(writer: Writer, value: Any, kind: type) -> bool:
+def _unset(writer: Writer) -> Steps:
+    writer.write_tag("msgspec.UNSET", None)
+    return iter(())
+
+
+def _url(writer: Writer, value: Any, kind: type) -> Steps:
     if kind(str(value)) != value:
-        return False
+        raise Refused(type_name(kind), Refusal("its text does not give it back", "return str(…) of it"))
     writer.write_tag("pydantic.url", str(value), **{"class": class_name(kind)})
-    return True
+    return iter(())
 
 
 # Collections
 
 
-def _ordered(writer: Writer, value: Any) -> None:
+def _ordered(writer: Writer, value: Any) -> Steps:
     writer.open_tag("OrderedDict")
-    writer.pairs(value.items(), ordered=True)
+    yield from writer.pairs(value.items(), ordered=True)
     writer.write("}")
 
 
-def _counter(writer: Writer, value: Any) -> None:
+def _counter(writer: Writer, value: Any) -> Steps:
     writer.open_tag("Counter")
-    writer.pairs(value.items())
+    yield from writer.pairs(value.items())
     writer.write("}")
 
 
-def _defaultdict(writer: Writer, value: Any) -> None:
+def _defaultdict(writer: Writer, value: Any) -> Steps:
     factory = value.default_factory
     if factory is None:
         writer.open_tag("defaultdict", factory=None)
@@ -85,23 +82,23 @@ def _defaultdict(writer: Writer, value: Any) -> None:
     else:
         reason = "its default_factory is code of the program's own"
         raise Refused("defaultdict", Refusal(reason, "return dict(…) of it, or use a built-in factory such as list"))
-    writer.pairs(value.items())
+    yield from writer.pairs(value.items())
     writer.write("}")
 
 
-def _deque(writer: Writer, value: Any) -> None:
+def _deque(writer: Writer, value: Any) -> Steps:
     writer.open_tag("deque", maxlen=value.maxlen)
-    writer.sequence(value)
+    yield from writer.sequence(value)
     writer.write("}")
 
 
-def _namespace(writer: Writer, value: Any) -> None:
+def _namespace(writer: Writer, value: Any) -> Steps:
     writer.open_tag("namespace")
-    writer.mapping(vars(value))
+    yield from writer.mapping(vars(value))
     writer.write("}")
 
 
-_COLLECTIONS: dict[type, Callable[[Writer, Any], None]] = {
+_COLLECTIONS: dict[type, Callable[[Writer, Any], Steps]] = {
     collections.OrderedDict: _ordered,
     collections.Counter: _counter,
     collections.defaultdict: _defaultdict,
@@ -131,14 +128,14 @@ def _is_cached_property(kind: type, name: str) -> bool:
     return any(isinstance(vars(step).get(name), functools.cached_property) for step in kind.__mro__)
 
 
-def write_attributes(writer: Writer, held: dict[str, Any]) -> None:
+def write_attributes(writer: Writer, held: dict[str, Any]) -> Steps:
     """Write the member ``attributes`` where there are any."""
     if held:
         writer.member("attributes")
-        writer.mapping(held)
+        yield from writer.mapping(held)
 
 
-def _encode_fields(writer: Writer, value: Any, kind: type, name: Any, sort: str, names: tuple[str, ...]) -> None:
+def _encode_fields(writer: Writer, value: Any, kind: type, name: Any, sort: str, names: tuple[str, ...]) -> Steps:
     fields: dict[str, Any] = {}
     for field in names:
         try:
@@ -147,8 +144,8 @@ def _encode_fields(writer: Writer, value: Any, kind: type, name: Any, sort: str,
             # A field with init=False that nothing has set yet.
             continue
     writer.open_tag(sort, **{"class": name})
-    writer.mapping(fields)
-    write_attributes(writer, attributes(value, kind, names))
+    yield from writer.mapping(fields)
+    yield from write_attributes(writer, attributes(value, kind, names))
     writer.write("}")
 
 
@@ -163,75 +160,86 @@ def field_names(kind: type, sort: str) -> tuple[str, ...]:
     return tuple(kind.__struct_fields__)  # type: ignore[attr-defined]
 
 
-def _encode_dataclass(writer: Writer, value: Any, kind: type, name: Any) -> None:
-    _encode_fields(writer, value, kind, name, "dataclass", field_names(kind, "dataclass"))
+def _encode_dataclass(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
+    return _encode_fields(writer, value, kind, name, "dataclass", field_names(kind, "dataclass"))
 
 
-def _encode_attrs(writer: Writer, value: Any, kind: type, name: Any) -> None:
-    _encode_fields(writer, value, kind, name, "attrs", field_names(kind, "attrs"))
+def _encode_attrs(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
+    return _encode_fields(writer, value, kind, name, "attrs", field_names(kind, "attrs"))
 
 
-def _encode_struct(writer: Writer, value: Any, kind: type, name: Any) -> None:
-    _encode_fields(writer, value, kind, name, "struct", field_names(kind, "struct"))
+def _encode_struct(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
+    return _encode_fields(writer, value, kind, name, "struct", field_names(kind, "struct"))
 
 
-def _encode_namedtuple(writer: Writer, value: Any, kind: type, name: Any) -> None:
+def _encode_namedtuple(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
     fields = kind._fields  # type: ignore[attr-defined]
     writer.open_tag("namedtuple", **{"class": name})
-    writer.mapping(dict(zip(fields, tuple.__iter__(value), strict=True)))
-    write_attributes(writer, attributes(value, kind, fields))
+    yield from writer.mapping(dict(zip(fields, tuple.__iter__(value), strict=True)))
+    yield from write_attributes(writer, attributes(value, kind, fields))
     writer.write("}")
 
 
-def _encode_enum(writer: Writer, value: Any, kind: Any, name: Any) -> None:
+def _encode_enum(writer: Writer, value: Any, kind: Any, name: Any) -> Steps:
     member = value._name_
     writer.open_tag("enum", **{"class": name})
     if isinstance(member, str) and kind._member_map_.get(member) is value:
-        writer.walk(member, "name")
+        yield from writer.child(member, "name")
     else:
         # A combination of flags has no name of its own.
         writer.write("null")
         writer.member("of")
-        writer.walk(value._value_, "value")
+        yield from writer.child(value._value_, "value")
     writer.write("}")
 
 
-def _encode_pydantic(writer: Writer, value: Any, kind: Any, name: Any) -> None:
+def _encode_pydantic(writer: Writer, value: Any, kind: Any, name: Any) -> Steps:
     held = dict(vars(value))
     fields = {field: held.pop(field) for field in kind.model_fields if field in held}
     writer.open_tag("pydantic", **{"class": name})
-    writer.mapping(fields)
+    yield from writer.mapping(fields)
     known = set(value.__pydantic_fields_set__)
     if known != set(fields) | set(value.__pydantic_extra__ or ()):
         writer.member("set")
-        writer.sequence(sorted(known))
+        yield from writer.sequence(sorted(known))
     if value.__pydantic_extra__ is not None:
         writer.member("extra")
-        writer.mapping(value.__pydantic_extra__)
+        yield from writer.mapping(value.__pydantic_extra__)
     private = getattr(value, "__pydantic_private__", None)
     if private is not None:
         writer.member("private")
-        writer.mapping({key: item for key, item in private.items() if type(item).__name__ != "PydanticUndefinedType"})
-    write_attributes(writer, {key: item for key, item in held.items() if not _is_cached_property(kind, key)})
+        yield from writer.mapping(
+            {key: item for key, item in private.items() if type(item).__name__ != "PydanticUndefinedType"}
+        )
+    yield from write_attributes(writer, {key: item for key, item in held.items() if not _is_cached_property(kind, key)})
     writer.write("}")
 
 
-def _encode_subclass(writer: Writer, value: Any, kind: type, name: Any) -> None:
+def _encode_subclass(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
     base: Any = builtin_base(kind)
     writer.open_tag("subclass", base=base.__name__, **{"class": name})
     if issubclass(base, dict):
-        writer.walk(dict(dict.items(value)), None)
+        yield from writer.child(dict(dict.items(value)), None)
     elif base is str:
-        writer.walk(str.__str__(value) if type(value) is str else str.__add__("", value), None)
+        yield from writer.child(str.__str__(value) if type(value) is str else str.__add__("", value), None)
     elif base in (int, float, complex):
-        writer.walk(base.__pos__(value), None)
+        yield from writer.child(base.__pos__(value), None)
     else:
-        writer.walk(base(base.__iter__(value)), None)
-    write_attributes(writer, attributes(value, kind))
+        yield from writer.child(base(base.__iter__(value)), None)
+    yield from write_attributes(writer, attributes(value, kind))
     writer.write("}")
 
 
-_BY_SORT: dict[str, Callable[[Writer, Any, type, Any], None]] = {
+def _encode_reduced(writer: Writer, value: Any, kind: type, name: Any) -> Steps:
+    made_by, *rest = value.__reduce_ex__(2)
+    if made_by is not kind or len(rest) != 1:
+        raise Refused(type_name(kind), Refusal("it has state of its own", "return list(…) or dict(…) of it"))
+    writer.open_tag("reduced", **{"class": name})
+    yield from writer.sequence(rest[0])
+    writer.write("}")
+
+
+_BY_SORT: dict[str, Callable[[Writer, Any, type, Any], Steps]] = {
     "dataclass": _encode_dataclass,
     "attrs": _encode_attrs,
     "struct": _encode_struct,
@@ -239,4 +247,5 @@ _BY_SORT: dict[str, Callable[[Writer, Any, type, Any], None]] = {
     "enum": _encode_enum,
     "pydantic": _encode_pydantic,
     "subclass": _encode_subclass,
+    "reduced": _encode_reduced,
 }

@@ -25,21 +25,25 @@ def conform(value: Any, returns: Any, json_text: str | None) -> Any:
     try:
         adapter = _adapter(returns)
     except TypeError:
+        # An annotation that cannot be a key.
         adapter = _adapter.__wrapped__(returns)
     if adapter is None:
-        if isinstance(returns, type) and not isinstance(value, returns):
-            raise _mismatch(value, returns, "it is of another type")
-        return value
-    from pydantic import ValidationError
+        return _of_class(value, returns)
+    from pydantic import PydanticUserError, ValidationError
 
     try:
-        adapter.validate_python(value, strict=True)
+        strict = adapter.validate_python(value, strict=True)
+    except PydanticUserError:
+        # A name in the annotation that is not defined, which shows only now.
+        return _of_class(value, returns)
     except ValidationError as error:
         if json_text is None:
             raise _mismatch(value, returns, "it is of another type") from _without_values(error)
     else:
-        # What validation made of it may be bent (3 to 3.0, a subclass to its base): the stored value leads.
-        return value
+        # What validation made of it may be bent (3 to 3.0, a subclass to its base): the stored value leads, unless
+        # it is plain JSON that stands for an object.
+        if json_text is None or _same(strict, value) or type(strict).__module__.startswith("pydantic_core"):
+            return value
     try:
         built = adapter.validate_json(json_text)
     except ValidationError as error:
@@ -56,13 +60,25 @@ def _same(built: Any, value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _adapter(returns: Any) -> Any:
+    """A validator, or None for annotations that pydantic cannot make one of."""
     from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
 
     try:
         return TypeAdapter(returns)
-    except (PydanticUserError, TypeError, NameError):
+    except Exception:  # noqa: BLE001 - annotations are code and may raise anything
         return None
+
+
+def _of_class(value: Any, returns: Any) -> Any:
+    """``value``, checked only by its class: all that can be done for annotations that pydantic does not know."""
+    try:
+        fits = not isinstance(returns, type) or isinstance(value, returns)
+    except TypeError:
+        # Such as a TypedDict, which is no class to be an instance of.
+        fits = True
+    if not fits:
+        raise _mismatch(value, returns, "it is of another type")
+    return value
 
 
 def _without_values(error: Any) -> Exception:

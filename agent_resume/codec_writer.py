@@ -18,6 +18,9 @@ from agent_resume.codec_plain import INT_MAX, INT_MIN, encode_plain, is_encodabl
 from agent_resume.codec_refusals import type_name
 from agent_resume.codec_scalars import TAG
 
+# Characters that are held as text; a StringIO that is asked for its text holds it twice and a half.
+_HELD = 1 << 18
+
 #: The parts that are still to be written by somebody else, each with its place.
 Steps = Iterator[tuple[Any, Any]]
 
@@ -40,12 +43,29 @@ class Writer:
         self.size = 0
         self._quote = encode_basestring_ascii if lenient else encode_basestring
         self._out = io.StringIO()
+        self._parts: list[bytes] = []
+        self._taken = 0
         self._asides: list[tuple[io.StringIO, int]] = []
 
     def write(self, piece: str) -> None:
         """Append a piece of JSON."""
         self._out.write(piece)
         self.size += len(piece)
+        if self.size - self._taken > _HELD and not self._asides:
+            # Text with a single dash in it stands in memory at two bytes a character, UTF-8 at little over one.
+            self._parts.append(self._out.getvalue().encode())
+            self._out = io.StringIO()
+            self._taken = self.size
+
+    def written(self) -> str:
+        """All that was written; it is given away, part by part."""
+        rest = self._out.getvalue()
+        self._out = io.StringIO()
+        text = ""
+        self._parts.reverse()
+        while self._parts:
+            text += self._parts.pop().decode()
+        return text + rest if text else rest
 
     def begin_aside(self) -> None:
         """Write what follows apart, so that it can be dropped or sorted."""

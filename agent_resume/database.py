@@ -11,12 +11,12 @@ import atexit
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from . import clock, errors, faults
-from .database_batch import BatchDoor
+from .database_batch import BatchDoor, Helpers
 from .database_location import Location
 from .database_sql import Tx
 
@@ -39,24 +39,18 @@ class Database:
         self._start_afresh()
         self._forked_badly = False
         self._ready = False
+        self._has_tables = False
+        _all.add(self)
 
     def _start_afresh(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in between any two bytecodes, and write an event
         self._inside: int | None = None
         self._writer: Tx | None = None
         self._readers: list[Tx] = []
         self._reading: dict[int, int] = {}
-        self._readers_changed = threading.Condition(threading.Lock())
-        self.batch = BatchDoor(self.direct, lambda tx: self.driver.in_transaction(tx.connection))
-        self._helpers: ThreadPoolExecutor | None = None
-
-    @property
-    def helpers(self) -> ThreadPoolExecutor:
-        """Threads for what coroutines may not do on their loop; not the default pool, which can be full of tools."""
-        with self._readers_changed:
-            if self._helpers is None:
-                self._helpers = ThreadPoolExecutor(4, thread_name_prefix="agent-resume-reads")
-            return self._helpers
+        self._readers_changed = threading.Condition()
+        self.batch = BatchDoor(self.direct, lambda tx: self.driver.intact(tx.connection), self.display)
+        self.helpers = Helpers()
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -70,26 +64,27 @@ class Database:
         Raises:
             StoreError: in the form that fits; nothing was committed then.
         """
-        if self._inside == threading.get_ident():
+        me = threading.get_ident()
+        if self._inside == me:
             raise errors.StoreBusy(
                 self.display, seconds=0.0, why="called from inside one of its own transactions (a signal handler?)"
             )
         with self._lock:
-            self._inside = threading.get_ident()
+            self._inside = me
             try:
-                return self._transaction(self._writable(), operation, arguments, full)
+                return self.driver.persist(lambda: self._transaction(self._writable(), operation, arguments, full))  # type: ignore[no-any-return]  # what the operation returns
             finally:
                 self._inside = None
 
     def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
         driver = self.driver
         try:
-            driver.set_durability(tx.connection, full=full)
-            driver.begin(tx.connection, tx.cursor.execute)
-            tx.weight = 0
+            tx.weight, tx.mark = 0, None
+            driver.set_durability(tx.cursor.execute, full)
+            driver.start(tx)
             value = operation(tx, *arguments)
             faults.at("before-commit")
-            tx.cursor.execute("COMMIT")
+            driver.commit(tx)
         except BaseException as error:
             self._abandon(tx)
             translated = driver.translate(error)
@@ -138,11 +133,12 @@ class Database:
             try:
                 tx = self._writable()
                 try:
-                    self.driver.set_durability(tx.connection, full=True)
+                    tx.mark = None
+                    self.driver.set_durability(tx.cursor.execute, True)
                     self.driver.begin(tx.connection, tx.cursor.execute)
                     yield tx
                     faults.at("before-commit")
-                    tx.cursor.execute("COMMIT")
+                    self.driver.commit(tx)
                 except BaseException as error:
                     self._abandon(tx)
                     translated = self.driver.translate(error)
@@ -160,13 +156,26 @@ class Database:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether there is anything to read."""
-        return bool(self.driver.exists())
+        """Whether there is anything to read; a file that is just being made is there once its tables are."""
+        if not self.driver.exists():
+            return False
+        if not (self._ready or self._has_tables):
+            self._has_tables = not self.driver.is_blank()
+            return self._has_tables
+        return True
 
     def read(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
         """Run an operation that only reads; each of its statements sees the newest committed state."""
+        return self.driver.persist(lambda: self._read(operation, arguments, named))  # type: ignore[no-any-return]  # likewise
+
+    def _read(self, operation: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]) -> T:
         with self._reader() as tx:
-            return operation(tx, *arguments, **named)
+            try:
+                return operation(tx, *arguments, **named)
+            except Exception as error:
+                if not self.driver.is_busy(error):
+                    raise
+            return self.driver.retry_busy(lambda: operation(tx, *arguments, **named), "it is being opened or closed")  # type: ignore[no-any-return]  # what the operation returns
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[Tx]:
@@ -221,6 +230,9 @@ class Database:
             if healthy and len(self._readers) < 8:
                 self._readers.append(tx)
                 tx = None  # type: ignore[assignment]  # kept; nothing to close
+            elif not self.driver.usable(tx.connection):
+                while self._readers:  # a broken line: the idle ones are broken too
+                    self._readers.pop().connection.close()
         if tx is not None:
             with contextlib.suppress(Exception):
                 tx.connection.close()
@@ -240,19 +252,13 @@ class Database:
     def close(self) -> None:
         """Commit what is queued and close every connection; the next use opens afresh."""
         self.batch.close()
-        helpers, self._helpers = self._helpers, None
-        if helpers is not None:
-            helpers.shutdown(wait=False)
-        with self._lock:
-            self._close_connections()
-            self._ready = False
-            self.batch = BatchDoor(self.direct, lambda tx: self.driver.in_transaction(tx.connection))
-
-    def _close_connections(self) -> None:
-        with self._readers_changed:
+        self.helpers.close()
+        with self._lock, self._readers_changed:
             self._close_held()
+            self._ready = False
 
     def _close_held(self) -> None:
+        self.driver.end_listening()
         while self._readers:
             self._readers.pop().connection.close()
         writer, self._writer = self._writer, None
@@ -309,7 +315,9 @@ def _driver(location: Location) -> Any:
 # -- the databases of this process -----------------------------------------------------------------------------------
 
 _open: dict[Location, Database] = {}
-_registry_lock = threading.Lock()
+# Those of closed stores as well: a late caller opens one again, and then it must not stay open across a fork either.
+_all: weakref.WeakSet[Database] = weakref.WeakSet()
+_registry_lock = threading.RLock()
 _abandoned: list[Location] = []
 _fork_state: list[tuple[Database, bool]] = []
 
@@ -344,14 +352,18 @@ def abandon(location: Location) -> None:
 
 
 def _release_abandoned() -> None:
-    while _abandoned:
-        release(_abandoned.pop())
+    while True:
+        try:
+            location = _abandoned.pop()
+        except IndexError:  # none, or another thread was faster
+            return
+        release(location)
 
 
 def _close_all() -> None:
     _release_abandoned()
     with _registry_lock:
-        databases = list(_open.values())
+        databases = list(_all)
         _open.clear()
     for database in databases:
         with contextlib.suppress(Exception):
@@ -361,7 +373,9 @@ def _close_all() -> None:
 def _before_fork() -> None:
     _registry_lock.acquire()
     deadline = clock.monotonic() + FORK_PATIENCE
-    _fork_state[:] = [(database, database.before_fork(deadline)) for database in _open.values()]
+    for database in list(_all):
+        # One by one: were this interrupted, the hooks after the fork still let go of what was taken.
+        _fork_state.append((database, database.before_fork(deadline)))
 
 
 def _after_fork_in_parent() -> None:

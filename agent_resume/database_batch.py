@@ -1,21 +1,28 @@
 """The batch door: operations of coroutines and workers queue up, and one thread commits all that is queued at once.
 
-Operations never run user code and may be executed again; they leave the queue only after COMMIT.
+Operations never run user code and may be executed again, since a batch that fails is tried one by one. Whatever
+happens to the door's thread, every operation that was queued gets exactly one outcome: nobody waits for ever.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+from . import errors
 
 if TYPE_CHECKING:
     import asyncio
 
     from .database_sql import Tx
+
+log = logging.getLogger("agent_resume")
 
 #: Most operations in one transaction, so that one commit never holds the write lock for long.
 BATCH_LIMIT = 512
@@ -36,6 +43,8 @@ class Queued:
     loop: asyncio.AbstractEventLoop | None = None
     value: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
+    tried: bool = field(default=False, init=False)
+    settled: bool = field(default=False, init=False)
 
     def deliver(self) -> None:
         """Hand the outcome over."""
@@ -43,26 +52,22 @@ class Queued:
 
 
 class BatchDoor:
-    """A queue with one daemon thread, started with the first operation.
+    """A queue with one daemon thread, started with the first operation and again after ``close``.
 
     Args:
         direct: runs one operation in a transaction of its own and returns its value (the direct door).
         intact: after an error inside a transaction, whether the transaction is still open.
+        display: the store's name, for messages.
     """
 
-    def __init__(
-        self,
-        direct: Callable[..., Any],
-        intact: Callable[[Tx], bool],
-    ) -> None:
+    def __init__(self, direct: Callable[..., Any], intact: Callable[[Tx], bool], display: str = "the store") -> None:
         self._direct = direct
         self._intact = intact
+        self._display = display
         self._queue: deque[Queued] = deque()
         self._wake = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._closing = False
-        self.idle = threading.Event()
-        self.idle.set()
+        self._leaving: threading.Thread | None = None
 
     def submit(self, operation: Callable[..., Any], *arguments: Any, full: bool = True) -> Future[Any]:
         """Queue an operation; its outcome comes in the future."""
@@ -80,71 +85,130 @@ class BatchDoor:
         return future
 
     def put(self, item: Queued) -> None:
-        """Queue an operation that knows where its outcome goes."""
+        """Queue an operation that knows where its outcome goes.
+
+        Raises:
+            StoreUnavailable: no thread can be started (a limit, or the interpreter is going down).
+        """
         with self._wake:
-            if self._closing:
-                raise RuntimeError("the store is closed; open it again")
             self._queue.append(item)
-            self.idle.clear()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="agent-resume-commits", daemon=True)
-                self._thread.start()
-            self._wake.notify()
+            if self._thread is None or not self._thread.is_alive():
+                self._start(item)
+            self._wake.notify_all()
+
+    def _start(self, item: Queued) -> None:
+        self._thread = threading.Thread(target=self._work, name="agent-resume-commits", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            self._queue.remove(item)
+            raise errors.StoreUnavailable(self._display, f"no thread for its commits ({error})") from error
 
     def close(self) -> None:
-        """Commit what is queued, then end the thread."""
+        """Commit what is queued, then end the thread; the next operation starts another."""
         with self._wake:
-            self._closing = True
-            thread = self._thread
-            self._wake.notify()
+            thread, self._thread = self._thread, None
+            self._leaving = thread
+            self._wake.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _work(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue:
-                    self.idle.set()
-                    if self._closing:
-                        return
-                    self._wake.wait()
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_LIMIT))]
-            self._commit(batch)
+        while (batch := self._next()) is not None:
+            try:
+                self._commit(batch)
+            except BaseException as error:  # the thread must go on, and everybody must hear of it
+                log.error("the commits of %s were interrupted", self._display, exc_info=error)
+                self._give_up(batch)
             _deliver(batch)
+
+    def _next(self) -> list[Queued] | None:
+        me = threading.current_thread()
+        with self._wake:
+            while not self._queue:
+                if me is self._leaving or me is not self._thread:
+                    return None
+                self._wake.wait()
+            return [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_LIMIT))]
+
+    def _give_up(self, batch: list[Queued]) -> None:
+        for item in batch:
+            if not item.settled:
+                item.error = errors.StoreUnavailable(
+                    self._display, "its commit was interrupted, so whether this was stored is unknown",
+                    "resume the run: it looks what is stored",
+                )  # fmt: skip
 
     def _commit(self, batch: list[Queued]) -> None:
         if len(batch) > 1:
             try:
                 self._direct(self._all, batch, full=any(item.full for item in batch))
-                return
-            except BaseException:  # noqa: BLE001 - nothing of the batch was committed: each is tried by itself below
+            except Exception as error:  # noqa: BLE001 - it is handed to whoever queued the operations
+                if not batch[0].tried:
+                    # The transaction was never begun (the store is busy, gone, …): trying each would only take longer.
+                    _refuse(batch, error)
+                    return
+                # It was rolled back as a whole: executed by itself, each operation has its own true outcome.
                 for item in batch:
                     item.value = item.error = None
-        for item in batch:
+            else:
+                _settled(batch)
+                return
+        for number, item in enumerate(batch):
             try:
                 item.value = self._direct(item.operation, *item.arguments, full=item.full)
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever queued the operation
+            except errors.StoreBusy as error:
+                _refuse(batch[number:], error)  # each would wait as long again
+                return
+            except (Exception, errors.RunCancelled) as error:  # noqa: BLE001 - it belongs to whoever queued the operation
                 item.error = error
+            item.settled = True
 
     def _all(self, tx: Tx, batch: list[Queued]) -> None:
+        tx.begin_now()
+        execute = tx.cursor.execute
         for item in batch:
-            tx.cursor.execute("SAVEPOINT one")
+            item.tried = True
+            execute("SAVEPOINT one")
             try:
                 item.value = item.operation(tx, *item.arguments)
-            except Exception as error:
-                # Disk full and I/O errors end the whole transaction; going on would write in autocommit mode.
+            except (errors.AgentResumeError, errors.RunCancelled) as error:
+                # A refusal of ours. Errors of the driver end the batch instead: disk full and I/O errors end the
+                # whole transaction, and going on would write in autocommit mode.
                 if not self._intact(tx):
                     raise
-                tx.cursor.execute("ROLLBACK TO one")
+                execute("ROLLBACK TO one")
                 item.error = error
-            tx.cursor.execute("RELEASE one")
+            execute("RELEASE one")
+
+
+def _settled(batch: list[Queued]) -> None:
+    for item in batch:
+        item.settled = True
+
+
+def _refuse(batch: list[Queued], error: Exception) -> None:
+    """Give ``error`` to operations that were not executed: an object each, since notes and results are put on them."""
+    for item in batch:
+        item.error = error if item is batch[0] else _copy(error)
+        item.settled = True
+
+
+def _copy(error: Exception) -> Exception:
+    if not isinstance(error, errors.AgentResumeError):
+        return error
+    rebuild, arguments = error.__reduce__()
+    copy: Exception = rebuild(*arguments)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def _deliver(batch: list[Queued]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[Queued]] = {}
     for item in batch:
         if item.loop is None:
-            item.deliver()
+            _hand_over(item)
         else:
             loops.setdefault(item.loop, []).append(item)
     for loop, items in loops.items():
@@ -156,4 +220,79 @@ def _deliver(batch: list[Queued]) -> None:
 
 def _deliver_all(items: list[Queued]) -> None:
     for item in items:
+        _hand_over(item)
+
+
+def _hand_over(item: Queued) -> None:
+    try:
         item.deliver()
+    except Exception:
+        log.exception("an outcome could not be handed over")  # the others still get theirs
+
+
+#: Threads for what coroutines may not do on their loop: reading, opening.
+HELPERS = 4
+
+
+class Helpers:
+    """A few daemon threads that call what may block.
+
+    Not a ThreadPoolExecutor: that one keeps the process alive until its last call has ended, and refuses work once the
+    interpreter begins to go down. Not asyncio's default pool either: it can be full of the user's tools.
+    """
+
+    def __init__(self, size: int = HELPERS) -> None:
+        self._size = size
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+
+    def submit(self, fn: Callable[[], Any]) -> Future[Any]:
+        """Call ``fn`` on one of the threads.
+
+        Raises:
+            RuntimeError: not one thread can be started.
+        """
+        with self._lock:
+            if self._threads < self._size:
+                try:
+                    start_thread(self._serve, "agent-resume-reads")
+                except RuntimeError:
+                    if not self._threads:
+                        raise
+                else:
+                    self._threads += 1
+        future: Future[Any] = Future()
+        self._work.put((future, fn))
+        return future
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            fulfil(*item)
+            del item  # its value is not kept until the next call
+
+    def close(self) -> None:
+        """End the threads once they have called what was submitted; a later ``submit`` starts others."""
+        with self._lock:
+            threads, self._threads = self._threads, 0
+        for _ in range(threads):
+            self._work.put(None)
+
+
+def start_thread(target: Callable[[], Any], name: str) -> threading.Thread:
+    """Start a thread that keeps no process alive."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def fulfil(future: Future[Any], fn: Callable[[], Any]) -> None:
+    """Call ``fn`` for ``future``, unless that was cancelled before."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        value = fn()
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the future
+        future.set_exception(error)
+    else:
+        future.set_result(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -54,6 +55,26 @@ def _file(path: Path) -> Location:
     return Location("sqlite", target, target)
 
 
+def make_folders(folder: Path) -> bool:
+    """Make the folders that are missing, for their owner alone; whether ``folder`` itself was made."""
+    if folder.is_dir():
+        return False
+    make_folders(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        _keep_name(folder)
+        return True
+    return False
+
+
+def size_of(path: str) -> int:
+    """A file's size; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def _url(url: str) -> Location:
     scheme, rest = url.split("://", 1)
     if scheme.split("+")[0] == "sqlite":
@@ -62,5 +83,17 @@ def _url(url: str) -> Location:
             raise ValueError(f"not a place for a store: {url!r}; write sqlite:///FILE, or just the path")
         return _file(Path(rest[1:].split("?", 1)[0]))
     if scheme.split("+")[0] in ("postgresql", "postgres"):
-        return Location("postgresql", url, re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url))
+        shown = re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
+        return Location("postgresql", url, re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", shown))
     raise ValueError(f"no such kind of store: {scheme}://; use a file path or postgresql+psycopg://…")
+
+
+def _keep_name(folder: Path) -> None:
+    # SQLite syncs the folder of its files, not the parents: after a power cut a new folder could be gone, and with it
+    # everything that was synced into it. Where folders cannot be opened (Windows) or synced, the file system decides.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

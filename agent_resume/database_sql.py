@@ -6,17 +6,24 @@ call.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Executable
     from sqlalchemy.engine.interfaces import Dialect
 
 Row = tuple[Any, ...]
+_numbers = itertools.count(1)
 
 
 class Statement:
@@ -25,21 +32,32 @@ class Statement:
     Args:
         element: the Core statement, with ``bindparam`` for every value that changes.
         columns: for an insert, the columns that its parameters name.
+        suffix: SQL that both dialects understand alike, put at the end (``ON CONFLICT … DO NOTHING``).
+        server: SQL put at the end on PostgreSQL alone.
     """
 
-    __slots__ = ("_texts", "columns", "element")
+    __slots__ = ("_texts", "columns", "element", "server", "suffix")
 
-    def __init__(self, element: Any, columns: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, element: Any, columns: tuple[str, ...] | None = None, suffix: str = "", server: str = ""
+    ) -> None:
         self.element = element
         self.columns = columns
+        self.suffix = suffix
+        self.server = server
         self._texts: dict[str, str] = {}
 
     def text(self, dialect: Dialect) -> str:
         """The SQL text for ``dialect``, with its named parameter style."""
         known = self._texts.get(dialect.name)
         if known is None:
-            compiled = self.element.compile(dialect=dialect, column_keys=self.columns)
-            known = self._texts[dialect.name] = _with_constants(compiled, dialect)
+            # Inline: whether a new key is wanted back is said by Tx.insert, not by the dialect.
+            element = self.element.inline() if self.columns is not None else self.element
+            compiled = element.compile(dialect=dialect, column_keys=self.columns)
+            end = self.suffix if dialect.name == "sqlite" else f"{self.suffix} {self.server}"
+            # A percent sign begins a parameter on PostgreSQL.
+            end = end if dialect.paramstyle == "named" else end.replace("%", "%%")
+            known = self._texts[dialect.name] = f"{_with_constants(compiled, dialect)} {end}".rstrip()
         return known
 
 
@@ -61,26 +79,77 @@ def _with_constants(compiled: Any, dialect: Dialect) -> str:
     return text
 
 
+class server_now(FunctionElement[str]):
+    """The server's own time where there is a server, since hosts differ; else the argument."""
+
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(server_now)
+def _given_now(element: server_now, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(server_now, "postgresql")
+def _postgres_now(element: server_now, compiler: Any, **options: Any) -> str:
+    return "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')"
+
+
 class Tx:
     """What a store operation sees: statements on one connection, inside one transaction.
 
-    ``weight`` estimates the bytes that the transaction adds to the log, for the checkpoint rule.
+    ``weight`` estimates the bytes that the transaction adds to the log, for the checkpoint rule. ``mark`` is what the
+    transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
     """
 
-    __slots__ = ("_dialect", "_execute", "_texts", "connection", "cursor", "weight")
+    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "weight")
 
     def __init__(self, connection: Any, dialect: Dialect) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
-        self._execute = self.cursor.execute
+        self._execute: Callable[..., Any] = self.cursor.execute
+        self._begin: str | None = None
         self._dialect = dialect
         self._texts: dict[Statement, str] = {}
         self.weight = 0
+        self.mark: tuple[int, int, int, str] | None = None
 
     @property
     def dialect(self) -> str:
         """``"sqlite"`` or ``"postgresql"``."""
         return self._dialect.name
+
+    @property
+    def begun(self) -> bool:
+        """Whether BEGIN has been said; see ``begin_later``."""
+        return self._begin is None
+
+    @property
+    def may_be_alone(self) -> bool:
+        """Whether a statement could be a transaction of its own now, as durable as is wanted: ``one_alone``."""
+        return self._begin == "BEGIN"
+
+    def begin_later(self, text: str) -> None:
+        """Say this BEGIN before the first statement; when there is none, there is no transaction."""
+        self._begin = text
+        self._execute = self._execute_first
+
+    def begin_now(self) -> None:
+        """Say it."""
+        if self._begin is not None:
+            self.cursor.execute(self._begin, prepare=False)
+            self._begin = None
+            self._execute = self.cursor.execute
+
+    def _execute_first(self, text: str, values: Any) -> None:
+        self.begin_now()
+        self._execute(text, values)
+
+    def one_alone(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
+        """The first row of a statement that is a transaction of its own; only where ``may_be_alone``."""
+        self.cursor.execute(statement.text(self._dialect), values)
+        return self.cursor.fetchone()  # type: ignore[no-any-return]
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> None:
         """Run one statement."""
@@ -95,20 +164,40 @@ class Tx:
         return int(self.cursor.rowcount)
 
     def insert(self, statement: Statement, values: Mapping[str, Any]) -> int:
-        """Run one insert into a table with an integer key; the new key.
+        """Run one insert into a table with an integer key; the new key, 0 when a conflict made it do nothing.
 
         PostgreSQL needs RETURNING for that; SQLite's RETURNING builds a temporary table (about 20 µs), so it is
         added only where the driver has no ``lastrowid``.
         """
         if self._dialect.name == "sqlite":
             self.execute(statement, values)
-            return int(self.cursor.lastrowid)
+            return int(self.cursor.lastrowid) if self.cursor.rowcount == 1 else 0
         text = self._texts.get(statement)
         if text is None:
             (key,) = statement.element.table.primary_key.columns
             text = self._texts[statement] = f"{statement.text(self._dialect)} RETURNING {key.name}"
         self._execute(text, values)
-        return int(self.cursor.fetchone()[0])
+        row = self.cursor.fetchone()
+        return 0 if row is None else int(row[0])
+
+    def many(self, statement: Statement, rows: list[dict[str, Any]]) -> None:
+        """Run one statement once a row; a server gets them all in one go."""
+        if rows:
+            self.begin_now()
+            self.cursor.executemany(statement.text(self._dialect), rows)
+
+    def append(self, statement: Statement, values: Mapping[str, Any]) -> None:
+        """Insert an event; on a server, note it as the mark of this transaction."""
+        if self._dialect.name == "sqlite":
+            self.execute(statement, values)
+        else:
+            self.mark = (self.insert(statement, values), values["run_id"], values["seq"], values["ts"])
+
+    def lock(self, what: str) -> None:
+        """Let one transaction at a time go on from here with ``what``; SQLite's writers are alone anyway."""
+        if self._dialect.name != "sqlite":
+            number = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest(), signed=True)
+            self._execute("SELECT pg_advisory_xact_lock(%(number)s::BIGINT)", {"number": number})
 
     def one(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
         """The first row, or None."""
@@ -122,7 +211,10 @@ class Tx:
 
     def chunks(self, statement: Statement, values: Mapping[str, Any], size: int = 500) -> Iterator[list[Row]]:
         """Rows in lists of ``size``; only inside a snapshot, which keeps the transaction open."""
-        cursor = self.connection.cursor()
+        self.begin_now()
+        # A server sends a plain cursor's rows all at once; a named one's as they are fetched.
+        named = {} if self._dialect.name == "sqlite" else {"name": f"chunks_{next(_numbers)}"}
+        cursor = self.connection.cursor(**named)
         cursor.execute(statement.text(self._dialect), values)
         while rows := cursor.fetchmany(size):
             yield rows

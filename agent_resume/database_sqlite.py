@@ -12,15 +12,21 @@ import errno
 import os
 import random
 import sqlite3
-import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from . import clock, errors, schema
-from .database_location import DEFAULT_FOLDER, Location
+from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
+from .database_sqlite_errors import primary_code, translate
+
+if TYPE_CHECKING:
+    from .database_sql import Tx
+
+T = TypeVar("T")
 
 #: Longest wait for another writer, in s.
 BUSY_LIMIT: Final = 30.0
@@ -54,7 +60,7 @@ class SqliteDriver:
         self.dialect = sa_sqlite.dialect(paramstyle="named")
         self.own_checkpoints = has_wal_reset_bug()
         self._identity: tuple[int, int] | None = None
-        self._level: str | None = None
+        self._full: bool | None = None
         self._log_bytes = 0
         self._not_before = 0.0
 
@@ -69,6 +75,19 @@ class SqliteDriver:
         except OSError as error:
             raise errors.StoreUnavailable(self.display, str(error.strerror)) from error
 
+    def is_blank(self) -> bool:
+        """Whether the file has no tables: another process may be about to make them."""
+        try:
+            connection = self.plain("ro")
+        except errors.StoreError:
+            return False  # opening it says properly what is wrong
+        try:
+            return self.revision(connection) is None
+        except errors.StoreError:
+            return False
+        finally:
+            connection.close()
+
     def create(self) -> None:
         """Make the file (0600) and its missing folders (0700); both only when missing."""
         if sqlite3.sqlite_version_info < _OLDEST:
@@ -80,7 +99,7 @@ class SqliteDriver:
             )
         folder = Path(self.path).parent
         try:
-            made = _make_folders(folder)
+            made = make_folders(folder)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             if made and folder.name == DEFAULT_FOLDER:
@@ -136,20 +155,29 @@ class SqliteDriver:
             StoreNewer: a revision that this version does not know.
         """
         try:
-            (mark,) = connection.execute("PRAGMA application_id").fetchone()
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            ((mark,),) = self._look(connection, "PRAGMA application_id")
+            names = {name for (name,) in self._look(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not names and mark == 0:
                 return None
             if schema.VERSION_TABLE not in names or mark not in (0, schema.APPLICATION_ID):
                 raise errors.StoreDamaged(self.display, "a SQLite database of another program")
-            found = [row[0] for row in connection.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}")]  # noqa: S608 - a constant of ours
+            found = [row[0] for row in self._look(connection, f"SELECT version_num FROM {schema.VERSION_TABLE}")]  # noqa: S608 - a constant of ours
         except sqlite3.Error as error:
             raise self.translate(error) from error
         if not found:
-            return None
+            raise errors.StoreDamaged(self.display, "its schema revision is missing")
         if len(found) > 1 or found[0] not in schema.REVISIONS:
             raise errors.StoreNewer(self.display, found=", ".join(sorted(found)), known=schema.HEAD)
         return str(found[0])
+
+    def _look(self, connection: sqlite3.Connection, text: str) -> list[Any]:
+        # Also reading is busy for a moment: while another process switches to WAL, recovers a log or closes as the last.
+        found: list[Any] = self.retry_busy(lambda: connection.execute(text).fetchall(), "it is being opened or closed")
+        return found
+
+    def is_busy(self, error: BaseException) -> bool:
+        """Whether a reading operation that failed this way succeeds when it is tried again."""
+        return isinstance(error, sqlite3.OperationalError) and primary_code(error) == sqlite3.SQLITE_BUSY
 
     def prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         """Set what every connection of ours needs; the reason stands beside each."""
@@ -191,7 +219,7 @@ class SqliteDriver:
             connection.close()
             raise
         if write:
-            self._level = "FULL"
+            self._full = True
             with contextlib.suppress(OSError):
                 self._log_bytes = os.stat(f"{self.path}-wal").st_size
         return connection
@@ -204,36 +232,56 @@ class SqliteDriver:
         """
         connection = self.plain("ro")
         try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._look(connection, "SELECT count(*) FROM sqlite_master")
         except sqlite3.OperationalError as error:
             connection.close()
             if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
                 raise self.translate(error) from error
-            if _size(f"{self.path}-wal"):
+            if size_of(f"{self.path}-wal"):
                 raise errors.StoreReadOnly(
                     self.display, "its folder is not writable, and reading the pending -wal file needs that"
                 ) from error
             connection = self.plain("immutable")
-        except sqlite3.Error as error:
+        except BaseException as error:
             connection.close()
-            raise self.translate(error) from error
+            translated = self.translate(error)
+            if translated is error:
+                raise
+            raise translated from error
         for pragma in ("query_only=ON", "trusted_schema=OFF", "mmap_size=0"):
             connection.execute(f"PRAGMA {pragma}").close()
         return connection
 
+    engine_arguments: Final[tuple[str, dict[str, Any]]] = ("sqlite+pysqlite://", {})
+
+    @contextlib.contextmanager
+    def upgrading(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Around an upgrade: inside a transaction this pragma does nothing, and a rebuild would empty child tables."""
+        connection.execute("PRAGMA foreign_keys=OFF").close()
+        try:
+            yield
+        finally:
+            connection.execute("PRAGMA foreign_keys=ON").close()
+
+    def beat_is_old(self, connection: sqlite3.Connection, beat_at: str) -> bool:
+        """Unknown: the clock that wrote it may be another boot's."""
+        return False
+
+    def lock_schema(self, connection: sqlite3.Connection) -> None:
+        """Nothing: ``begin`` holds the whole file."""
+
     # -- transactions --------------------------------------------------------------------------------------------
 
-    def set_durability(self, connection: sqlite3.Connection, *, full: bool) -> None:
+    def set_durability(self, execute: Any, full: bool) -> None:
         """Choose the sync level of the next transaction; inside one it would be an error."""
-        level = "FULL" if full else "NORMAL"
-        if self._level != level:
-            self._level = None
-            connection.execute(f"PRAGMA synchronous={level}").close()
-            self._level = level
+        if self._full is not full:
+            self._full = None
+            execute("PRAGMA synchronous=FULL" if full else "PRAGMA synchronous=NORMAL")
+            self._full = full
 
     def forget_durability(self) -> None:
         """After an exception the level counts as unknown."""
-        self._level = None
+        self._full = None
 
     def begin(self, connection: sqlite3.Connection, execute: Any) -> None:
         """BEGIN IMMEDIATE, waiting our way for other writers."""
@@ -247,6 +295,8 @@ class SqliteDriver:
     def begin_snapshot(self, execute: Any) -> None:
         """One unchanging state for several reads."""
         execute("BEGIN")
+        # A deferred BEGIN takes nothing yet; the first read does.
+        self.retry_busy(lambda: execute("SELECT 1 FROM sqlite_master").fetchone(), "it is being opened or closed")
 
     def retry_busy(self, action: Any, why: str) -> Any:
         """Call ``action`` until it is not busy any more: sleeps of 0.2–1 ms, growing to 20 ms after a second.
@@ -266,6 +316,22 @@ class SqliteDriver:
                     raise errors.StoreBusy(self.display, seconds=waited, why=why) from None
             span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
             clock.sleep(random.uniform(span / 5, span))
+
+    def start(self, tx: Tx) -> None:
+        """Begin a write."""
+        self.begin(tx.connection, tx.cursor.execute)
+
+    def commit(self, tx: Tx) -> None:
+        """COMMIT; a file gives an answer, whatever it is."""
+        tx.cursor.execute("COMMIT")
+
+    def persist(self, action: Callable[[], T]) -> T:
+        """Call ``action``: who has the lock races with nobody, and a file does not go away for a while."""
+        return action()
+
+    def intact(self, connection: sqlite3.Connection) -> bool:
+        """Whether the transaction can go on after an error in it."""
+        return connection.in_transaction
 
     def in_transaction(self, connection: sqlite3.Connection) -> bool:
         """Whether a transaction is open; SQLite ends it by itself after some errors."""
@@ -296,78 +362,9 @@ class SqliteDriver:
         else:
             self._log_bytes = 0
 
-    # -- errors --------------------------------------------------------------------------------------------------
+    def end_listening(self) -> None:
+        """Nothing: SQLite tells nobody."""
 
     def translate(self, error: BaseException) -> BaseException:
         """Our typed error for one of the driver's; anything else unchanged."""
-        if isinstance(error, sqlite3.ProgrammingError) or not isinstance(error, sqlite3.DatabaseError):
-            return error
-        code = primary_code(error)
-        full = getattr(error, "sqlite_errorcode", code)
-        where = self.display
-        if code == sqlite3.SQLITE_BUSY:
-            return errors.StoreBusy(where, seconds=0.0)
-        if full == sqlite3.SQLITE_READONLY_DBMOVED:
-            return errors.StoreMoved(where)
-        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            return errors.StoreReadOnly(where, "may be read but not written")
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._no_space()):
-            return errors.StoreFull(where)
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            why = "not a SQLite database" if code == sqlite3.SQLITE_NOTADB else "the database is damaged"
-            return errors.StoreDamaged(where, why)
-        if code == sqlite3.SQLITE_PROTOCOL:
-            return errors.StoreUnavailable(
-                where,
-                "the file system's locks do not work",
-                "put the store on a local disk with AGENT_RESUME_DB or --db",
-            )
-        if code == sqlite3.SQLITE_CANTOPEN:
-            return self._cannot_open()
-        if code == sqlite3.SQLITE_IOERR:
-            return errors.StoreUnavailable(where, f"input/output error ({getattr(error, 'sqlite_errorname', 'IOERR')})")
-        return error
-
-    def _cannot_open(self) -> errors.StoreError:
-        folder = Path(self.path).parent
-        if os.path.isdir(self.path):
-            return errors.StoreUnavailable(self.display, "this is a folder", "name a file in it")
-        if not folder.is_dir():
-            return errors.StoreUnavailable(self.display, "its folder does not exist", "create it")
-        if not os.access(folder, os.W_OK):
-            return errors.StoreReadOnly(
-                self.display, "its folder is not writable, and the -wal file must be made there"
-            )
-        return errors.StoreUnavailable(self.display, "cannot be opened", "look at its permissions")
-
-    def _no_space(self) -> bool:
-        # SQLite reports a quota or a file size limit as an I/O error; only the system knows which it was.
-        try:
-            with tempfile.TemporaryFile(dir=Path(self.path).parent) as probe:
-                probe.write(bytes(1 << 16))
-                probe.flush()
-        except OSError as error:
-            return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return False
-
-
-def primary_code(error: BaseException) -> int:
-    """SQLite's primary result code of a driver error; 0 when it carries none (resultcodes: low eight bits)."""
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _make_folders(folder: Path) -> bool:
-    if folder.is_dir():
-        return False
-    _make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-        return True
-    return False
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+        return translate(error, self.path, self.display)

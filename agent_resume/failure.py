@@ -53,7 +53,8 @@ def describe(exc: BaseException) -> dict[str, Any]:
             if found is not None:
                 described[name] = found
                 break
-    if isinstance(exc, TimeoutError):
+    # By type: isinstance asks the object for its __class__, and that may raise too.
+    if issubclass(kind, TimeoutError):
         described.setdefault("code", "TIMEOUT")
         described.setdefault("timedOut", True)
     described.update(_nested(exc))
@@ -134,7 +135,8 @@ def _nested(exc: BaseException) -> dict[str, Any]:
     spawn = _attribute(exc, "spawn_error") or _attribute(exc, "spawnError")
     if spawn is not None:
         nested["spawnError"] = _bounded(message(spawn), _ATTRIBUTE_LIMIT)
-    failures = exc.exceptions if isinstance(exc, BaseExceptionGroup) else _attribute(exc, "failures")
+    name = "exceptions" if issubclass(type(exc), BaseExceptionGroup) else "failures"
+    failures = _attribute(exc, name)
     listed = _safely(lambda: _listed(failures, "index", "message"), None)
     if listed:
         nested["failures"] = listed

@@ -82,36 +82,35 @@ def open_for_reading(driver: Any) -> Any:
     return connection
 
 
-def _upgrade(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
-    """One transaction from BEGIN IMMEDIATE to COMMIT; the revision is read again inside it."""
-    with _upgrading:
-        # Inside a transaction this pragma does nothing, and a table rebuild would then empty the child tables.
-        connection.execute("PRAGMA foreign_keys=OFF").close()
+def _upgrade(driver: Any, connection: Any) -> None:
+    """One transaction from BEGIN to COMMIT; the revision is read again inside it."""
+    with _upgrading, driver.upgrading(connection):
         try:
             driver.begin(connection, connection.execute)
-            try:
-                revision = driver.revision(connection)
-                if revision == schema.HEAD:
-                    connection.execute("ROLLBACK")
-                    return
-                if revision is not None:
-                    _refuse_beside_a_live_owner(driver, connection)
+            driver.lock_schema(connection)
+            revision = driver.revision(connection)
+            if revision == schema.HEAD:
+                connection.execute("ROLLBACK")
+                return
+            if revision is not None:
+                _refuse_beside_a_live_owner(driver, connection)
+                if driver.name == "sqlite":
                     _copy_aside(driver, connection, revision)
-                _run_revisions(driver, connection)
+            _run_revisions(driver, connection)
+            if driver.name == "sqlite":
+                connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
                 _check_foreign_keys(driver, connection)
-                connection.execute("COMMIT")
-            except BaseException as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                translated = driver.translate(error)
-                if translated is error:
-                    raise
-                raise translated from error
-        finally:
-            connection.execute("PRAGMA foreign_keys=ON").close()
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if driver.in_transaction(connection):
+                connection.execute("ROLLBACK")
+            translated = driver.translate(error)
+            if translated is error:
+                raise
+            raise translated from error
 
 
-def _run_revisions(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+def _run_revisions(driver: Any, connection: Any) -> None:
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine
@@ -121,24 +120,22 @@ def _run_revisions(driver: SqliteDriver, connection: sqlite3.Connection) -> None
         connection.execute(text)
     # The transaction is ours: whatever SQLAlchemy commits, rolls back or closes on the way must not end it.
     held = _HeldConnection(connection)
-    engine = create_engine(
-        "sqlite+pysqlite://", creator=lambda: held, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
-    )
+    url, options = driver.engine_arguments
+    engine = create_engine(url, creator=lambda: held, poolclass=StaticPool, isolation_level="AUTOCOMMIT", **options)
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     with engine.connect() as sa_connection:
         config.attributes["connection"] = sa_connection
         command.upgrade(config, "head")
-    for text in schema.view_statements("sqlite"):
+    for text in schema.view_statements(driver.name):
         connection.execute(text)
-    connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
 
 
 class _HeldConnection:
     """A driver connection whose transaction somebody else holds: commit, rollback and close do nothing."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:
@@ -154,14 +151,18 @@ class _HeldConnection:
         """Nothing, likewise."""
 
 
-def _refuse_beside_a_live_owner(driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+def _refuse_beside_a_live_owner(driver: Any, connection: Any) -> None:
     from . import ownership
 
     here = ownership.host_identity()
+    one_kernel = driver.name == "sqlite"
     rows = connection.execute("SELECT token, host, pid, started, beats, beat_at FROM owners").fetchall()
     for row in rows:
         owner = dict(zip(("token", "host", "pid", "started", "beats", "beat_at"), row, strict=True))
-        if ownership.judge(owner, my_host=here, open_tokens=()) != "dead":
+        verdict = ownership.judge(owner, my_host=here, open_tokens=(), one_kernel=one_kernel)
+        if verdict == "unknown" and driver.beat_is_old(connection, owner["beat_at"]):
+            continue
+        if verdict != "dead":
             raise errors.StoreBusy(
                 driver.display,
                 seconds=0.0,

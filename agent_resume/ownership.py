@@ -324,7 +324,7 @@ class Heart:
 
         ``beat()`` is the way back.
         """
-        if self._thread is None or self._pid != os.getpid():
+        if self._thread is None:
             return False
         return clock.monotonic() - self._last > self._lease
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from agent_resume.codec_plain import on_fresh_stack
-
 #: What stands in place of a credential.
 MASK = "[redacted]"
 
@@ -24,6 +22,8 @@ _STRONG = _set(
     "password passwords passwd passphrase passcode pwd secret secrets credential credentials authorization "
     "cookie cookies apikey apikeys bearer jwt"
 )
+# Of words written together: PGPASSWORD, clientsecret.
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "accesstoken", "authtoken", "refreshtoken")
 _WHOLE = _set("auth sig pat")
 _KEY_OWNERS = _set(
     "api access private secret signing encryption account subscription master storage shared deploy ssh auth "
@@ -81,6 +81,7 @@ _ASSIGNED = re.compile(
 _HINTS = re.compile("pass|pwd|secret|credential|auth|cookie|key|token|jwt|bearer|sig|pat", re.IGNORECASE)
 _NOTHING = frozenset({"none", "null", "true", "false", "undefined", "yes", "no", "on", "off", "{", "[", MASK})
 _HEADER_LINE = re.compile(r"(?im)^([ \t>\"'-]*(?:set-)?cookie[ \t]*:[ \t]*)(\S.*)$")
+_TAG_MEMBERS = frozenset({"$type", "class", "base", "factory", "name", "zone"})
 _PAIRS = frozenset({"dict", "OrderedDict", "defaultdict", "Counter"})
 
 
@@ -105,7 +106,23 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """A copy of a JSON value, plain or tagged, with credentials masked."""
-        return on_fresh_stack(lambda item: self._walk(None, item, hidden=False), value)
+        result: list[Any] = [None]
+        # Each item: what to copy, the key it is under, whether all of it is hidden, and where the copy goes.
+        pending: list[tuple[Any, Any, bool, Any, Any]] = [(value, None, False, result, 0)]
+        while pending:
+            item, key, hidden, target, place = pending.pop()
+            if isinstance(item, dict):
+                masked: dict[Any, Any] = {}
+                target[place] = masked
+                pending.extend(self._members(item, masked, hidden=hidden))
+            elif isinstance(item, (list, tuple)):
+                target[place] = copy = [None] * len(item)
+                pending.extend((part, key, hidden, copy, index) for index, part in enumerate(item))
+            elif hidden:
+                target[place] = item if item is None or isinstance(item, bool) or item == "" else MASK
+            else:
+                target[place] = self._scalar(key, item)
+        return result[0]
 
     def argv(self, argv: Sequence[str]) -> tuple[list[str], list[int]]:
         """A command line with credentials masked, and the places where something was.
@@ -132,41 +149,36 @@ class Redactor:
         flat = _flat(key)
         return any(pattern.match(flat) for pattern in self._patterns)
 
-    def _walk(self, key: str | None, value: Any, *, hidden: bool) -> Any:
-        if isinstance(value, dict):
-            return self._mapping(value, hidden=hidden)
-        if isinstance(value, (list, tuple)):
-            return [self._walk(key, item, hidden=hidden) for item in value]
-        if hidden:
-            return value if value is None or isinstance(value, bool) or value == "" else MASK
-        return self._scalar(key, value)
-
-    def _mapping(self, value: Mapping[str, Any], *, hidden: bool) -> dict[str, Any]:
-        kind = value.get("$type")
-        masked: dict[str, Any] = {}
-        for name, item in value.items():
-            if isinstance(kind, str) and name in ("$type", "class", "base", "factory", "name", "zone"):
-                masked[name] = item
-            elif name == "value" and isinstance(kind, str) and kind in _PAIRS and isinstance(item, list):
-                masked[name] = [self._pair(pair, hidden=hidden) for pair in item]
+    def _members(self, item: Mapping[Any, Any], masked: dict[Any, Any], *, hidden: bool) -> list[Any]:
+        """The members of a JSON object as pending copies into ``masked``, which gets its keys in order."""
+        kind = item.get("$type")
+        tag = isinstance(kind, str)
+        pending: list[tuple[Any, Any, bool, Any, Any]] = []
+        for name, member in item.items():
+            if tag and name in _TAG_MEMBERS:
+                masked[name] = member
+            elif tag and name == "value" and kind in _PAIRS and isinstance(member, list):
+                masked[name] = [[None, None] for _ in member]
+                for pair, copy in zip(member, masked[name], strict=True):
+                    key, part = pair if isinstance(pair, list) and len(pair) == 2 else (None, pair)
+                    pending.append((key, None, False, copy, 0))
+                    pending.append((part, key, hidden or self._hides(key, part), copy, 1))
             else:
-                shown = name if isinstance(kind, str) else self._inline(name) if isinstance(name, str) else name
-                masked[shown if shown not in masked else name] = self._entry(name, item, hidden=hidden)
-        return masked
+                shown = place = name if tag or not isinstance(name, str) else self._inline(name)
+                count = 1
+                while place in masked or (place != name and place in item):
+                    count += 1
+                    place = f"{shown} {count}"
+                masked[place] = None
+                pending.append((member, name, hidden or self._hides(name, member), masked, place))
+        return pending
 
-    def _pair(self, pair: Any, *, hidden: bool) -> Any:
-        if not isinstance(pair, list) or len(pair) != 2:
-            return self._walk(None, pair, hidden=hidden)
-        key = pair[0]
-        return [self._walk(None, key, hidden=False), self._entry(key, pair[1], hidden=hidden)]
-
-    def _entry(self, key: Any, item: Any, *, hidden: bool) -> Any:
+    def _hides(self, key: Any, item: Any) -> bool:
         if not isinstance(key, str):
-            return self._walk(None, item, hidden=hidden)
-        # Numbers under a word such as "token" are counts, or places in a text.
+            return False
         known = strength(key)
-        secret = known > 1 or self._is_named(key) or (known == 1 and not isinstance(item, (int, float)))
-        return self._walk(key, item, hidden=hidden or secret)
+        # Numbers under a word such as "token" are counts, or places in a text.
+        return known > 1 or self._is_named(key) or (known == 1 and not isinstance(item, (int, float)))
 
     def _scalar(self, key: str | None, value: Any) -> Any:
         if self._function is not None:
@@ -231,7 +243,11 @@ def strength(key: str) -> int:
     words = [word.lower() for word in _WORDS.findall(key[-200:])]
     if not words or words[-1] in _ABOUT:
         return 0
-    if not _STRONG.isdisjoint(words) or (len(words) == 1 and words[0] in _WHOLE):
+    if (
+        not _STRONG.isdisjoint(words)
+        or any(word.endswith(_ENDINGS) for word in words)
+        or (len(words) == 1 and words[0] in _WHOLE)
+    ):
         return 2
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last in ("key", "keys") and before in _KEY_OWNERS:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal, NoReturn, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
-from . import codec, errors, report, run_calls, run_flows, run_steps, store_status
+from . import (
+    codec,
+    errors,
+    report,
+    run_calls,
+    run_context,
+    run_flows,
+    run_map,
+    run_steps,
+    run_transaction,
+    store_status,
+)
 from .models import MISSING, AgentRunState, RecordedStep
 from .run_core import MISS, RunCore
-from .run_effects import Call, Flow, Raised, Read, Sleep, Watch, Write
+from .run_effects import Flow
+from .run_loop import Loop
+from .run_map import MapOutcome, OnError
 from .run_options import Effect, OnChange, StepSpec
 from .run_retry import Retry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -29,34 +45,12 @@ class Run:
     # -- driving -------------------------------------------------------------------------------------------------
 
     def _drive(self, flow: Flow) -> Any:
-        try:
-            effect = next(flow)
-            while True:
-                try:
-                    value = self._perform(effect)
-                except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(value)
-        except StopIteration as stop:
-            result = stop.value
-        if type(result) is Raised:
-            _raise(result.error)
-        return result
+        core = self._core
+        run_context.refuse_inside_transaction(core.store.database, core.run_id)
+        return run_calls.drive(flow, self._perform)
 
     def _perform(self, effect: Any) -> Any:
-        store = self._core.store
-        if type(effect) is Write:
-            return store.database.direct(effect.operation, *effect.arguments, full=effect.full)
-        if type(effect) is Call:
-            return run_calls.call(effect.spec, effect.context)
-        if type(effect) is Read:
-            return store.database.read(effect.operation, *effect.arguments)
-        if type(effect) is Sleep:
-            return run_calls.sleep(effect.seconds)
-        if type(effect) is Watch:
-            return run_calls.watch(store, effect.owner, effect.what)
-        raise AssertionError(effect)
+        return run_calls.perform(self._core.store, effect)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -110,14 +104,68 @@ class Run:
             key, fn, args, meta, timeout, retry, returns, on_change, effect, verify, keep_errors, isolation
         )  # fmt: skip
         spec.check()
-        entry = core.index.get(key)
+        return self._step(spec)  # type: ignore[no-any-return]  # what fn returned, decoded
+
+    def _step(self, spec: StepSpec) -> Any:
+        core = self._core
+        entry = core.index.get(spec.key)
         if entry is not None:
             if core.stopped is not None:
-                core.refuse_if_stopped(f"start step {key!r}")
+                core.refuse_if_stopped(f"start step {spec.key!r}")
             value = core.replay(spec, entry)
             if value is not MISS:
-                return value  # type: ignore[no-any-return]  # what fn returned, decoded
-        return self._drive(run_steps.step_flow(core, spec))  # type: ignore[no-any-return]
+                return value
+        return self._drive(run_steps.step_flow(core, spec))
+
+    def map(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        key: Callable[[Any], str | int] | None = None,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        returns: Any = None,
+    ) -> Iterator[MapOutcome]:
+        """Do ``fn(item)`` for each item, in threads: the steps ``name[key]``.
+
+        Outcomes come in the order of the items. Work begins with the first ``next`` and stays a few items ahead, so
+        ``items`` may be an endless generator. A finished item is skipped on a resume, whatever the order. Workers run
+        in copies of the caller's context.
+
+        Args:
+            key: an item's own key, a str or an int. Without it a str or int is its own key, and any other item goes by
+                the digest of its encoded value.
+            concurrency: how many items are worked on at once.
+            on_error: ``"raise"``: begin no more, let those in flight end, raise the first failure in the order of the
+                items. ``"collect"``: a failure is an outcome.
+            returns: the results' class, where it cannot be found by its stored name.
+
+        Raises:
+            DuplicateStep: two items have the same key.
+            TypeError, ValueError: at once, for an option that cannot be meant.
+        """
+        wanted = run_map.Wanted(name, fn, key, concurrency, on_error, returns)
+        return run_map.outcomes(self._core, wanted, items, self._drive)
+
+    def transaction(self, key: str, fn: Callable[[Connection], T], engine: Engine | None = None) -> T:
+        """A step whose writes and whose completion are one commit: it takes effect exactly once.
+
+        ``fn`` gets a SQLAlchemy connection on the run's own database and is called with the store's write lock held:
+        every other writer waits, so be quick (10 s at most, then ``StepTimeout`` and everything is rolled back), and
+        call nothing of the store in it. Its own commit and rollback act on what it wrote alone.
+
+        Args:
+            engine: a database of your own instead. There the table ``agent_resume_completions`` tells which steps
+                are complete, so that a kill between the two commits is no second call.
+
+        Raises:
+            InvalidTransition: a call on the store from inside; in another database, a commit or rollback of its own.
+            StepTimeout: it held the lock for too long.
+        """
+        spec = run_transaction.checked(self._core, key, fn, engine)
+        return self._step(spec)  # type: ignore[no-any-return]  # what fn returned, decoded
 
     def record(self, key: str, result: T, meta: dict[str, Any] | None = None, *, replace: bool = False) -> T:
         """Store an already computed value; the first value wins and is returned.
@@ -209,9 +257,7 @@ class Run:
         Raises:
             RunCancelled: always.
         """
-        self._drive(run_steps.enter(self._core))
-        self._core.store.cancel(self._core.run_id)
-        self._core.stopped = "cancelled"
+        self._drive(run_flows.cancel_flow(self._core))
         raise errors.RunCancelled(self._core.run_id)
 
     # -- loop state and counters ---------------------------------------------------------------------------------
@@ -230,6 +276,25 @@ class Run:
         values = {f"loop_{name}": encode(value) for name, value in given.items() if value is not MISSING}
         if values:
             self._drive(run_flows.set_fields_flow(self._core, values))
+
+    def loop(self, name: str, *, max_turns: int | None = None, max_seconds: float | None = None) -> Loop:
+        """Turns that survive: ``for turn in run.loop("refine", max_turns=5): …``.
+
+        Turn N is the step ``NAME-N``: call ``turn.step(fn, turn.last)`` in it, and ``turn.done()`` when the result is
+        good enough. A resume skips the finished turns and goes on with the next; ``turn.last`` is the result of the
+        turn before. A turn that was killed between its step and its verdict is handed out once more, with its step
+        stored. Verdict, status, turns and reason are kept by the loop itself (``get_loop_state``, and attributes of
+        the iterator). A turn that ends without ``turn.step``, or whose failure you caught, counts as finished with
+        the result None.
+
+        Args:
+            max_turns: the loop ends after so many turns, of all executions; status ``budget_exhausted``.
+            max_seconds: no turn is begun once its turns took so long, in all executions; the time between does not count.
+
+        Raises:
+            ValueError, InvalidName: an option that cannot be meant.
+        """
+        return Loop(self, self._core, name, max_turns, max_seconds)
 
     def set_expect_max_ms(self, ms: float) -> None:
         """How long this run may be quiet before it is shown as overdue or idle: ``max(600 s, ms)``.
@@ -305,15 +370,10 @@ class Run:
     def report(self) -> str:
         """The run as a Markdown report."""
         store = self._core.store
-        row = store.find_run(self._core.run_id)
+        row = store.run_row(self._core.run_id)
         summary = None if row.summary is None else _shown(row.summary)
         return report.markdown(store.load_run(row.id), summary, store_status.duration_ms(row))
 
 
 def _shown(text: str) -> Any:
     return codec.json_value("tagged", text)
-
-
-def _raise(error: BaseException) -> NoReturn:
-    # The user's own exception object with its own traceback; this frame is the only one added.
-    raise error

@@ -5,18 +5,84 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from . import clock, errors, ownership, store_sql
+from . import clock, errors, ownership, store_notify, store_sql
 from .run_context import StepContext, active
-from .run_effects import Outcome
+from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
 from .run_options import StepSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .models import OwnerRow
     from .store import Store
 
 log = logging.getLogger("agent_resume")
+
+
+def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
+    """Perform a flow's effects until it ends; what it ends with is returned or raised.
+
+    An interrupt that arrives between two effects is thrown into the flow like one that arrives in an effect, so that
+    the flow always has the last word on what it has begun.
+    """
+    value: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                if error is None:
+                    effect = flow.send(value)
+                else:
+                    effect = flow.throw(error)
+                    error = None
+                value = perform(effect)
+            except StopIteration as stop:
+                result = stop.value
+                break
+            except BaseException as caught:
+                if flow.gi_frame is None:  # type: ignore[attr-defined]  # a flow is a generator; it ended with this
+                    raise
+                error = caught
+    finally:
+        error = None  # its traceback holds this frame
+    if type(result) is Raised:
+        # The user's own exception object with its own traceback, raised outside the flow and every handler of ours.
+        raise result.error
+    return result
+
+
+def perform(store: Store, effect: Any) -> Any:
+    """Perform an effect in the calling thread; writes go through the direct door."""
+    if type(effect) is Write:
+        return store.database.direct(effect.operation, *effect.arguments, full=effect.full)
+    if type(effect) is Call:
+        return call(effect.spec, effect.context)
+    if type(effect) is Read:
+        return store.database.read(effect.operation, *effect.arguments)
+    return perform_rest(store, effect)
+
+
+def perform_batched(store: Store, effect: Any) -> Any:
+    """Perform an effect in the calling thread; writes go through the batch door, where threads share their syncs."""
+    if type(effect) is Write:
+        return store.database.batch.submit(effect.operation, *effect.arguments, full=effect.full).result()
+    return perform(store, effect)
+
+
+def perform_rest(store: Store, effect: Any) -> Any:
+    """Perform one of the rarer effects in the calling thread."""
+    if type(effect) is Do:
+        return effect.function(*effect.arguments)
+    if type(effect) is Sleep:
+        return sleep(effect.seconds)
+    if type(effect) is News:
+        return store_notify.wait(store.database, effect.run, effect.seen, effect.seconds)
+    if type(effect) is Watch:
+        return watch(store, effect.owner, effect.what)
+    raise AssertionError(effect)
 
 
 def call(spec: StepSpec, context: StepContext) -> Outcome:
@@ -30,7 +96,14 @@ def call(spec: StepSpec, context: StepContext) -> Outcome:
         return _call_with_timeout(spec, context)
     token = active.set(context)
     try:
-        return Outcome(spec.fn(*spec.args))
+        value = spec.fn(*spec.args)
+        if type(value) is CoroutineType:
+            value.close()
+            raise TypeError(
+                f"step {spec.key!r} returned a coroutine, which nobody awaits here; make the agent's body a coroutine "
+                "function, which gets an AsyncRun, and await its steps"
+            )
+        return Outcome(value)
     except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
         return Outcome(error=_without_our_frame(error))
     finally:

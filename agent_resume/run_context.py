@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from typing import Any
 
 from . import errors
 
@@ -45,3 +47,32 @@ def current_step() -> StepContext:
     if context is None:
         raise errors.NoActiveStep
     return context
+
+
+#: The run whose body is executed here, for decorated functions: a ``Run`` or an ``AsyncRun``.
+current_run: ContextVar[Any] = ContextVar("agent_resume_run", default=None)
+
+
+def leave_run(token: Token[Any]) -> None:
+    """End what ``current_run.set`` began; in another context (a generator that is thrown away) it has ended already."""
+    with contextlib.suppress(ValueError):
+        current_run.reset(token)
+
+
+#: The database whose write connection is lent to ``run.transaction``'s function, which is executed here.
+lent: ContextVar[object | None] = ContextVar("agent_resume_lent", default=None)
+
+
+def refuse_inside_transaction(database: object, run_id: str) -> None:
+    """Refuse a call on the store from inside ``run.transaction``: it would wait for the very transaction it is in.
+
+    Raises:
+        InvalidTransition: it is made there.
+    """
+    if lent.get() is database:
+        raise errors.InvalidTransition(
+            run_id,
+            status="inside run.transaction",
+            action="call its store",
+            hint="do that before or after; use the connection for what belongs to the transaction",
+        )

@@ -6,10 +6,8 @@ the effects that their driver performs.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import errors, failure, fingerprint, report, run_context
 from .models import StepEvent
 from .run_options import OnDuplicate, StepSpec, check_name
+from .run_pending import Pending
 from .store_index import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
 from .store_runs import NewRun
-from .store_sql import Place
+from .store_sql import Known, Place
 
 if TYPE_CHECKING:
     from .codec import Encoded
     from .database_sql import Row
     from .models import RunRow
+    from .run_map import KeySet
     from .store import Store
     from .store_owner import Owner
     from .store_steps import Claim
@@ -40,7 +40,7 @@ MISS: Any = object()
 KEY, ID, SEQ, FINGERPRINT, CODE, FORMAT, OUTPUT = range(7)
 
 
-class RunCore:
+class RunCore(Pending):
     """The state of one execution.
 
     Attributes:
@@ -48,7 +48,6 @@ class RunCore:
         exclusive: the run is owned (``agent_run``), not joined (``Checkpoint``).
         index: finished steps by key.
         stopped: why this execution starts no further step, when it does not.
-        lost_events: events that could not be written.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class RunCore:
         on_duplicate: OnDuplicate = "error",
         full: bool = True,
     ) -> None:
+        super().__init__()
         if on_duplicate not in ("error", "return", "number"):
             raise ValueError(f"on_duplicate is 'error', 'return' or 'number', not {on_duplicate!r}")
         self.store = store
@@ -75,23 +75,23 @@ class RunCore:
         self.on_duplicate = on_duplicate
         self.full = full
         self.place: Place | None = None
+        self._loose: Place | None = None
         self.row: RunRow | None = None
         self.index: dict[str, Row] = {}
         self.entered = False
         self.stopped: str | None = None
         self.done_here = False
-        self.lost_events = 0
-        self.failures: dict[str, int] = {}
+        self.ending = False
         self.unnamed_pauses: set[str] = set()
         self.paused: tuple[str, str, Any] | None = None
         self.warned: set[tuple[str, str]] = set()
         self._hook = on_step
-        self._shows = sys.stderr is not None and sys.stderr.isatty() if progress == "auto" else bool(progress)
-        self.tells = self._hook is not None or self._shows
+        self.shows = sys.stderr is not None and sys.stderr.isatty() if progress == "auto" else bool(progress)
+        self.tells = self._hook is not None or self.shows
         self._used: dict[str, run_context.StepContext | None] = {}
         self._repeats: dict[str, int] = {}
-        self._skipped: list[int] = []
-        self._lock = threading.Lock()
+        self.mapped: dict[str, tuple[run_context.StepContext | None, KeySet]] = {}
+        self.bars = 0
         self._owner: Owner | None = None
         self._joined: Owner | None = None
         self.command: str | None = None
@@ -104,7 +104,8 @@ class RunCore:
         """Take the run's row and its finished steps; outputs beyond ``INDEX_BYTES`` in all are read when asked for."""
         self.row = row
         self.run_id = row.id
-        self.place = Place(row.seq, row.id, row.epoch)
+        self.place = Place(row.seq, row.id, row.epoch, Known())
+        self._loose = self.place if self.exclusive else Place(row.seq, row.id, None, self.place.known)
         left = INDEX_BYTES
         for entry in index:
             left -= len(entry[OUTPUT] or "")
@@ -120,8 +121,7 @@ class RunCore:
     @property
     def loose(self) -> Place:
         """Where records and events go: fenced for an owner, open to all for a ``Checkpoint``."""
-        place = self.where
-        return place if self.exclusive else Place(place.seq, place.id)
+        return self._loose if self._loose is not None else self.where
 
     @property
     def owner(self) -> Owner:
@@ -130,12 +130,19 @@ class RunCore:
             self._owner = self.store.owner
         return self._owner
 
+    @property
+    def has_owner(self) -> bool:
+        """Whether ``owner`` is known already; making one reads files."""
+        return self._owner is not None and self._owner.generation == self.store.database.generation
+
     def refuse_if_stopped(self, action: str) -> None:
         """No further step once this execution has paused or ended.
 
         Raises:
-            InvalidTransition: it has.
+            RunCancelled, InvalidTransition: it has.
         """
+        if self.stopped == "cancelled":
+            raise errors.RunCancelled(self.run_id)
         if self.stopped is not None:
             raise errors.InvalidTransition(
                 self.run_id, status=self.stopped, action=action, hint="start the agent again to go on"
@@ -152,10 +159,16 @@ class RunCore:
             owner.leave()
 
     def join(self, owner: Owner) -> None:
-        """From now on this process beats for this execution; its row is there."""
-        owner.registered = True
-        self._joined = owner
+        """From now on this process beats for this execution; nothing when it does already."""
+        with self._lock:
+            if self._joined is owner:
+                return
+            self._joined = owner
         owner.join()
+
+    def belongs_to(self, owner: Owner) -> bool:
+        """Whether this execution has made ready for its first write, as ``owner``."""
+        return self.entered and self._joined is owner and owner.registered
 
     # -- replay --------------------------------------------------------------------------------------------------
 
@@ -166,7 +179,8 @@ class RunCore:
             DuplicateStep, StepInputChanged, and what ``keep_errors`` kept.
         """
         key = spec.key
-        self.note_use(key)
+        if not spec.fleeting:
+            self.note_use(key)
         if spec.args or entry[FINGERPRINT] is not None or spec.fingerprint is not None:
             if spec.fingerprint is None:
                 spec.fingerprint = fingerprint.fingerprint(spec.fn, spec.args, codec=self.codec)
@@ -280,12 +294,17 @@ class RunCore:
                 outer is not None and before is not None and outer.key == before.key and outer.attempt != before.attempt
             )
             if not replayed:
-                if self.on_duplicate == "error" or self.strict:
-                    raise errors.DuplicateStep(self.run_id, key)
-                self._warn_duplicate(key)
+                self.refuse_duplicate(key)
         self._used[key] = outer
 
-    def _warn_duplicate(self, key: str) -> None:
+    def refuse_duplicate(self, key: str) -> None:
+        """A name was used before in this execution: an error or a warning, as ``on_duplicate`` says.
+
+        Raises:
+            DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
+        """
+        if self.on_duplicate == "error" or self.strict:
+            raise errors.DuplicateStep(self.run_id, key)
         warnings.warn(
             f"step {key!r} of run {self.run_id!r} was already used in this execution: its stored result is returned; "
             f"give each step its own name, or pass repeat=True",
@@ -299,6 +318,8 @@ class RunCore:
 
     def remember(self, spec: StepSpec, claim: Claim, encoded: Encoded) -> None:
         """A step was completed here: later calls find it in memory."""
+        if spec.fleeting:
+            return
         small = encoded.text if len(encoded.text) <= INDEX_OUTPUT_BYTES else None
         self.index[spec.key] = (
             spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, encoded.format, small,
@@ -307,6 +328,8 @@ class RunCore:
 
     def remember_kept(self, spec: StepSpec, claim: Claim) -> None:
         """A failure became the step's outcome."""
+        if spec.fleeting:
+            return
         self.index[spec.key] = (
             spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, KEPT_ERROR, None,
         )  # fmt: skip
@@ -328,26 +351,18 @@ class RunCore:
         if self.tells:
             self.tell(StepEvent("skip", self.run_id, key, result=value))
 
-    def take_skips(self) -> str | None:
-        """The collected skips as JSON for the next write."""
-        if not self._skipped:
-            return None
+    def begin_done(self) -> bool:
+        """Whether this call of ``done()`` is the first of this execution."""
         with self._lock:
-            taken, self._skipped = self._skipped, []
-        return json.dumps({"ranges": _ranges(taken)})
-
-    def return_skips(self, text: str | None) -> None:
-        """They were not stored after all."""
-        if text is not None:
-            with self._lock:
-                for first, last in json.loads(text)["ranges"]:
-                    self._skipped.extend(range(first, last + 1))
+            first = not (self.ending or self.done_here)
+            self.ending = True
+        return first
 
     # -- telling -------------------------------------------------------------------------------------------------
 
     def tell(self, event: StepEvent) -> None:
         """Call ``on_step`` and print the progress line; neither can disturb the agent."""
-        if self._shows:
+        if self.shows and not self.bars:
             self._print(event)
         if self._hook is not None:
             try:
@@ -366,22 +381,12 @@ class RunCore:
         try:
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - the progress lines that the caller asked for
         except (OSError, ValueError):
-            self._shows = False  # the terminal is gone; the agent goes on
+            self.shows = False  # the terminal is gone; the agent goes on
 
     def failure_of(self, error: BaseException) -> dict[str, Any]:
         """An exception as it is stored: described as text, redacted."""
         described: dict[str, Any] = self.store.redactor.value(failure.describe(error))
         return described
-
-
-def _ranges(numbers: list[int]) -> list[list[int]]:
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] + 1 == number:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ranges
 
 
 def _outside() -> int:

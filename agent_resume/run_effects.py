@@ -34,6 +34,19 @@ class Read:
 
 
 @dataclass(slots=True)
+class Do:
+    """A function that may block, not a transaction of the doors; what it returns comes back.
+
+    Attributes:
+        long: it may take long, as the user's own code does.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    long: bool = False
+
+
+@dataclass(slots=True)
 class Call:
     """The user's function; an ``Outcome`` comes back, never an exception."""
 
@@ -45,6 +58,15 @@ class Call:
 class Sleep:
     """Let time pass, in s."""
 
+    seconds: float
+
+
+@dataclass(slots=True)
+class News:
+    """Wait for news of a run beyond what was ``seen``, in s at most; what is seen now comes back (``store_notify``)."""
+
+    run: int
+    seen: int
     seconds: float
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,9 @@ from .run_options import check_name
 
 if TYPE_CHECKING:
     from .run_core import RunCore
+
+
+log = logging.getLogger("agent_resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,22 @@ def stored_type(type: str) -> str:
     return f"{OWN_PREFIX}{type}" if known is not None and known.writer == _STORE else type
 
 
-def payload(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> Any:
-    """The data of an event; an unregistered type is stored, and warned about once an execution."""
-    if type not in EVENT_TYPES:
+def warn_unless_registered(core: RunCore, type: str) -> None:
+    """Warn, once an execution, about a type that nobody explained."""
+    if type in EVENT_TYPES:
+        return
+    try:
         core.warn_once_plainly(
             f"event:{type}",
             errors.AgentResumeWarning,
             f"event type {type!r} is not registered; it is stored all the same (register_event_type says what it means)",
         )
+    except errors.AgentResumeWarning as warning:
+        log.warning("%s", warning)  # warnings are errors in this program, but an event never raises into the agent
+
+
+def payload(data: Any, fields: dict[str, Any]) -> Any:
+    """The data of an event."""
     if data is None:
         return fields or None
     if not fields:

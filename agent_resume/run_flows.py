@@ -10,13 +10,12 @@ from . import clock, errors, run_events, store_index, store_pauses, store_querie
 from .models import MISSING, PauseRow, StepEvent
 from .run_context import active
 from .run_core import FORMAT, ID, OUTPUT, RunCore, log
-from .run_effects import Flow, Read, Sleep, Write
+from .run_effects import Do, Flow, News, Read, Write
 from .run_options import check_name
 from .run_steps import enter, refuse_if_cancelled
 from .store_index import KEPT_ERROR
-
-#: Longest sleep between two looks for an answer, in s (4 Hz).
-LOOK_EVERY = 0.25
+from .store_notify import LOOK_ANYWAY, NOTHING_SEEN
+from .store_sql import Place
 
 
 # -- records and events ----------------------------------------------------------------------------------------------
@@ -42,13 +41,16 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
     small = found.stored.text if len(found.stored.text) <= store_index.INDEX_OUTPUT_BYTES else None
     core.index[name] = (name, found.step, found.seq, None, None, found.stored.format, small)
     if found.conflict:
-        core.warn_once(
-            errors.RecordConflictWarning,
-            name,
-            f"record {name!r} of run {core.run_id!r} holds another value already: the first one is kept and returned; "
-            "replace=True overwrites it",
-        )
-        return core.decode(name, found.stored.format, found.stored.text)
+        stored = core.decode(name, found.stored.format, found.stored.text)
+        # Other text may be an equal value: the order of a dict's keys says nothing.
+        if core.codec.digest(stored) != core.codec.digest(result):
+            core.warn_once(
+                errors.RecordConflictWarning,
+                name,
+                f"record {name!r} of run {core.run_id!r} holds another value already: the first one is kept and "
+                "returned; replace=True overwrites it",
+            )
+        return stored
     if core.tells and found.written:
         core.tell(StepEvent("done", core.run_id, name, result=fresh))
     return fresh
@@ -58,7 +60,9 @@ def event_flow(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> F
     """Append an event; trouble is logged and counted, never raised into the agent."""
     try:
         check_name("event type", type)
-        payload = run_events.payload(core, type, data, fields)
+        if core.closed:
+            core.refuse_if_stopped(f"write event {type!r}")
+        payload = run_events.payload(data, fields)
         text = core.codec.encode_tagged(payload) if payload is not None else None
         if text is not None:
             text = json.dumps(core.store.redactor.value(json.loads(text)))
@@ -74,9 +78,22 @@ def event_flow(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> F
         except BaseException:
             core.return_skips(skips)
             raise
+        run_events.warn_unless_registered(core, type)
+        yield from losses_flow(core)
     except Exception:  # noqa: BLE001 - an event is never worth more than the agent
-        core.lost_events += 1
+        core.lose_event()
         log.exception("event %r of run %r was not stored (%d lost so far)", type, core.run_id, core.lost_events)
+
+
+def losses_flow(core: RunCore) -> Flow:
+    """Add the events lost so far to the run's ``meta``, where ``show`` finds the count."""
+    lost = core.take_losses()
+    if lost:
+        try:
+            yield Write(store_records.add_losses, (core.loose, lost), full=False)
+        except BaseException:
+            core.return_losses(lost)
+            raise
 
 
 def flush_log_flow(core: RunCore) -> Flow:
@@ -89,6 +106,9 @@ def flush_log_flow(core: RunCore) -> Flow:
         except BaseException:
             core.return_skips(skips)
             raise
+    if core.losses:
+        yield from enter(core)
+        yield from losses_flow(core)
 
 
 def flush_flow(core: RunCore) -> Flow:
@@ -105,7 +125,7 @@ def locate(core: RunCore) -> Flow:
     """Find the run of a ``Checkpoint`` that has not written yet, changing nothing; False when there is none."""
     if core.place is not None:
         return True
-    if not core.store.exists():
+    if not (yield Do(core.store.exists)):
         return False
     row = yield Read(store_queries.run_by_id, (core.run_id,))
     if row is None:
@@ -158,7 +178,7 @@ def count_flow(core: RunCore, prefix: str, digits_only: bool) -> Flow:
 
 def row_flow(core: RunCore) -> Flow:
     """The run's row as it is now, or None."""
-    if not core.store.exists():
+    if not (yield Do(core.store.exists)):
         return None
     return (yield Read(store_queries.run_by_id, (core.run_id,)))
 
@@ -174,7 +194,8 @@ def pause_flow(
     core: RunCore, reason: str, context: Any, name: str | None, returns: Any, signal: Callable[..., BaseException]
 ) -> Flow:
     """Answered: the answer. Else the question is stored and this execution stops."""
-    core.refuse_if_stopped("pause")
+    if core.stopped != "paused":  # another thread's pause came first: both are asked
+        core.refuse_if_stopped("pause")
     label = check_name("pause name", reason if name is None else name)
     if name is None:
         if label in core.unnamed_pauses:
@@ -219,6 +240,7 @@ def wait_flow(core: RunCore, name: str, timeout: float | None, prompt: str | Non
     deadline = None if timeout is None else clock.iso(clock.now_ms() + round(timeout * 1000))
     question = store_pauses.Question(label, "wait", prompt, None, deadline)
     pause = yield Write(store_pauses.ask, (core.where, question), True)
+    seen = NOTHING_SEEN
     while pause.answered_at is None:
         if pause.deadline is not None and pause.deadline <= clock.now_iso():
             if default is MISSING:
@@ -226,7 +248,8 @@ def wait_flow(core: RunCore, name: str, timeout: float | None, prompt: str | Non
             text = core.codec.encode_tagged(default, key=label)
             pause = yield Write(store_pauses.end_wait, (core.where, label, text, "timeout"), True)
             break
-        yield Sleep(LOOK_EVERY)
+        left = LOOK_ANYWAY if pause.deadline is None else (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000
+        seen = yield News(core.where.seq, seen, max(0.001, left))
         yield from refuse_if_cancelled(core)
         pause = yield Read(store_pauses.pause_of, (core.where.seq, label))
     return _decoded_answer(core, pause, returns)
@@ -241,8 +264,9 @@ def sleep_flow(core: RunCore, name: str, seconds: float) -> Flow:
     pause = yield Write(store_pauses.ask, (core.where, store_pauses.Question(label, "sleep", None, None, until)), True)
     if pause.answered_at is not None:
         return
+    seen = NOTHING_SEEN
     while (left := (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000) > 0:
-        yield Sleep(min(left, 0.5))
+        seen = yield News(core.where.seq, seen, left)
         yield from refuse_if_cancelled(core)
     yield Write(store_pauses.end_wait, (core.where, label, "null", "sleep"), core.full)
 
@@ -252,9 +276,17 @@ def sleep_flow(core: RunCore, name: str, seconds: float) -> Flow:
 
 def done_flow(core: RunCore, summary: Any) -> Flow:
     """Complete the run, or update the summary of one completed by an earlier execution."""
-    if core.done_here:
-        raise errors.InvalidTransition(core.run_id, status="completed", action="call done() again", hint="call it once")
     core.refuse_if_stopped("call done()")
+    if not core.begin_done():
+        raise errors.InvalidTransition(core.run_id, status="completed", action="call done() again", hint="call it once")
+    try:
+        yield from _done(core, summary)
+    except BaseException:
+        core.ending = core.done_here
+        raise
+
+
+def _done(core: RunCore, summary: Any) -> Flow:
     text = core.codec.encode_tagged(summary if summary is not None else {})
     yield from enter(core)
     if any(run == core.where.seq for run, _ in core.owner.in_flight):
@@ -267,10 +299,25 @@ def done_flow(core: RunCore, summary: Any) -> Flow:
             yield Write(store_settle.attach, (core.loose, None, text), True)
         core.done_here = True
         return
-    settlement = store_settle.Settlement("completed", summary=text, skips=core.take_skips())
-    yield Write(store_settle.settle, (core.where, settlement, core.exclusive), True)
+    skips, lost = core.take_skips(), core.take_losses()
+    settlement = store_settle.Settlement(
+        "completed", summary=text, skips=skips, lost=lost, executes=core.owner.executes
+    )  # fmt: skip
+    try:
+        yield Write(store_settle.settle, (core.where, settlement, core.exclusive), True)
+    except BaseException:
+        core.return_skips(skips)
+        core.return_losses(lost)
+        raise
     core.done_here = True
     core.stopped = "completed"
+
+
+def cancel_flow(core: RunCore) -> Flow:
+    """Cancel this very run; what is in flight is still stored."""
+    yield from enter(core)
+    yield Write(store_settle.cancel, (Place(core.where.seq, core.run_id),), True)
+    core.stopped = "cancelled"
 
 
 def set_fields_flow(core: RunCore, values: dict[str, Any]) -> Flow:

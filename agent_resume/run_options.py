@@ -42,7 +42,14 @@ def check_name(kind: str, name: object, *, empty: bool = False) -> str:
 
 @dataclass(slots=True)
 class StepSpec:
-    """One call of ``step``, checked."""
+    """One call of ``step``, checked.
+
+    Attributes:
+        attempt: number of the attempt that this call made; 0 while it made none.
+        failures: how many of its attempts failed.
+        how: the flow of one attempt, when it is not simply calling ``fn``.
+        fleeting: an item of ``run.map``: it leaves nothing in memory, since there may be a million of them.
+    """
 
     key: str
     fn: Callable[..., Any]
@@ -58,6 +65,23 @@ class StepSpec:
     isolation: Literal["process"] | None = None
     fingerprint: str | None = None
     code_hash: str | None = None
+    attempt: int = 0
+    failures: int = 0
+    fleeting: bool = False
+    how: Callable[..., Any] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether every option has its default, as nearly always."""
+        return (
+            self.meta is None
+            and self.timeout is None
+            and self.retry is None
+            and self.on_change == "warn"
+            and self.effect == "repeatable"
+            and self.verify is None
+            and self.isolation is None
+        )
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -69,6 +93,8 @@ class StepSpec:
             raise TypeError(
                 f"step {self.key!r} wants a function, got a {type(self.fn).__name__}; to store a value use run.record()"
             )
+        if self.plain:
+            return
         _one_of("on_change", self.on_change, ("warn", "error", "rerun"))
         _one_of("effect", self.effect, ("repeatable", "once"))
         _one_of("isolation", self.isolation, (None, "process"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Retry:
         give_up_on: exception types that are not, though ``on`` names them or a base of them.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError, TypeError: a number out of its range; something that is no exception type.
     """
 
     max_attempts: int = 3
@@ -39,10 +40,15 @@ class Retry:
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, not {self.max_attempts!r}")
         for name in ("wait", "max_wait"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is a number of seconds, not {getattr(self, name)!r}")
-        if self.backoff < 1 or not 0 <= self.jitter <= 1:
+        if not 1 <= self.backoff < math.inf or not 0 <= self.jitter <= 1:
             raise ValueError("backoff is at least 1, jitter between 0 and 1")
+        for name in ("on", "give_up_on"):
+            given = getattr(self, name)
+            kinds = given if isinstance(given, tuple) else (given,)
+            if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+                raise TypeError(f"{name} is an exception type or a tuple of such, not {given!r}")
 
     def wants(self, error: BaseException) -> bool:
         """Whether this failure is tried again."""

@@ -22,10 +22,11 @@ from . import (
     store_runs,
     store_steps,
 )
+from .codec import Encoded
 from .models import StepEvent
 from .run_context import StepContext
 from .run_core import ID, MISS, SEQ, RunCore
-from .run_effects import Call, Flow, Outcome, Raised, Read, Sleep, Watch, Write
+from .run_effects import Call, Do, Flow, Outcome, Raised, Read, Sleep, Watch, Write
 from .run_options import StepSpec
 from .run_retry import NOT_DONE, UNKNOWN, Verified
 from .store_index import KEPT_ERROR
@@ -52,11 +53,13 @@ def enter(core: RunCore) -> Flow:
     A ``Checkpoint``'s run is created or set running; in a forked child this process becomes an owner of its own.
     """
     owner = core.owner
-    if core.entered and owner.registered:
+    if core.belongs_to(owner):
         return
+    core.join(owner)
     if not owner.registered:
-        yield Write(store_runs.register_owner, (owner.seed,), full=False)
-        core.join(owner)
+        # Who we are is read from /proc: in the door's thread, not on an event loop.
+        yield Write(lambda tx: store_runs.register_owner(tx, owner.seed), (), full=False)
+        owner.registered = True
     if not core.entered:
         row = yield Write(store_runs.enter, (core.run_id, core.new_run()))
         index = yield Read(store_index.load_index, (row.seq,))
@@ -75,7 +78,6 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
     if spec.fingerprint is None:
         spec.fingerprint = fingerprint.fingerprint(spec.fn, spec.args, codec=core.codec)
     spec.code_hash = fingerprint.code_hash(spec.fn)
-    failures = 0
     claim = yield from _claim(core, spec, again=again)
     while True:
         if claim.kind == "stored":
@@ -84,13 +86,10 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
             claim = yield from _decide(core, spec)
             if not isinstance(claim, Claim):
                 return claim
-        outcome = yield from _attempt(core, spec, claim)
+        outcome = yield from (spec.how or _attempt)(core, spec, claim)
         if not isinstance(outcome, _Again):
             return outcome
-        failures += 1
-        if spec.retry is None or failures >= spec.retry.max_attempts:
-            return Raised(outcome.error)
-        yield from _wait_for_retry(core, outcome.until)
+        yield from _wait_for_retry(core, spec, outcome.until)
         claim = yield from _claim(core, spec, again=False)
 
 
@@ -99,7 +98,7 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
 
 def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = False) -> Flow:
     owner = core.owner
-    if owner.heart.late and not owner.heart.beat():
+    if owner.heart.late and not (yield Do(owner.heart.beat)):
         raise errors.StoreUnavailable(
             core.store.display, "this process could not beat for a lease, so others may take its run",
             "look why the store cannot be written, then resume the run",
@@ -108,31 +107,42 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
     # A start mark survives the process, not the power; one of effect="once" must survive both, or a power cut would
     # hide that it had begun.
     full = spec.effect == "once"
+    patient = spec.retry is not None and spec.failures == 0
     faults.at("before-claim")
     while True:
         skips = core.take_skips()
         request = ClaimRequest(
             spec.key, owner.token, spec.effect, spec.fingerprint, spec.code_hash, meta, owner.judge,
-            again=again, retry_doubt=retry_doubt, patient=spec.retry is not None, skips=skips,
+            again=again, retry_doubt=retry_doubt, patient=patient, skips=skips,
         )  # fmt: skip
         try:
             claim = yield Write(store_steps.claim, (core.where, request), full)
-        except errors.AgentResumeError:
+        except (errors.AgentResumeError, errors.RunCancelled, GeneratorExit):
             core.return_skips(skips)
             raise
-        except BaseException:
-            # Interrupted around the commit: whether the claim stands is unknown, so it is given back if it does.
-            yield Write(store_steps.give_back, (core.where, spec.key, owner.token), full)
+        except BaseException as interrupt:
+            if (core.where.seq, spec.key) not in owner.unsettled:
+                # Whether the claim stands is unknown, so it is given back if it does.
+                yield from _once_more(Write(store_steps.give_back, (core.where, spec.key, owner.token), full), interrupt)
             raise
         if claim.kind in ("stored", "watch", "wait"):
             core.return_skips(skips)
         if claim.kind == "watch":
             yield from _watch(core, spec, claim)
         elif claim.kind == "wait":
-            yield from _wait_for_retry(core, claim.until)
+            yield from _wait_for_retry(core, spec, claim.until)
+            patient = False
         else:
             faults.at("after-claim")
             return claim
+
+
+def _once_more(write: Write, interrupt: BaseException) -> Flow:
+    """The last write of a step that was interrupted; the interrupt goes on, whatever becomes of it."""
+    try:
+        yield write
+    except Exception as trouble:  # noqa: BLE001 - told beside what is raised
+        interrupt.add_note(f"agent-resume could not write after this: {trouble}")
 
 
 def _watch(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
@@ -144,12 +154,13 @@ def _watch(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     raise errors.StepInFlight(core.run_id, spec.key, host=claim.owner.host, pid=claim.owner.pid)
 
 
-def _wait_for_retry(core: RunCore, until: str) -> Flow:
-    while True:
-        left = (clock.parse_iso(until) - clock.now_ms()) / 1000
-        if left <= 0:
-            return
-        yield Sleep(min(left, 1.0))
+def _wait_for_retry(core: RunCore, spec: StepSpec, until: str) -> Flow:
+    left = (clock.parse_iso(until) - clock.now_ms()) / 1000
+    if spec.retry is not None:
+        left = min(left, spec.retry.max_wait)  # the clock may have been set back meanwhile
+    end = clock.monotonic() + left
+    while (left := end - clock.monotonic()) > 0:
+        yield Sleep(min(left, 0.5))
         yield from refuse_if_cancelled(core)
 
 
@@ -248,18 +259,33 @@ def _attempt(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     attempt = Attempt(spec.key, claim.step, claim.attempt, core.owner.token)
     faults.at("in-function")
     started = clock.monotonic()
-    outcome: Outcome = yield Call(spec, StepContext(core.run_id, spec.key, claim.attempt))
+    spec.attempt = claim.attempt
+    core.owner.unsettled.add((core.where.seq, spec.key))
+    outcome: Outcome
+    try:
+        outcome = yield Call(spec, StepContext(core.run_id, spec.key, claim.attempt))
+    except GeneratorExit:
+        raise  # nobody drives this flow any more
+    except BaseException as interrupt:  # noqa: BLE001 - between the call and here
+        outcome = Outcome(error=interrupt)
     ms = round((clock.monotonic() - started) * 1000)
     faults.at("after-return")
     if outcome.error is not None:
-        return (yield from _fail(core, spec, claim, attempt, outcome.error, ms))
+        return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
     try:
         encoded, fresh = core.codec.settle(outcome.value, key=spec.key, returns=spec.returns)
     except (errors.OutputNotStorable, errors.StoredValueUnreadable) as error:
         error.result = outcome.value  # type: ignore[union-attr]  # set on both, so that a paid-for value can be kept
-        return (yield from _fail(core, spec, claim, attempt, error, ms, reason="output not storable"))
-    meta = core.meta_text(spec.key, run_usage.merged(outcome.value, spec.meta))
-    yield from _complete(core, attempt, encoded, ms, meta, outcome.value)
+        return (yield from fail_flow(core, spec, claim, attempt, error, ms, reason="output not storable"))
+    return (yield from store_result(core, spec, claim, attempt, encoded, fresh, ms, outcome.value))
+
+
+def store_result(
+    core: RunCore, spec: StepSpec, claim: Claim, attempt: Attempt, encoded: Encoded, fresh: Any, ms: int, value: Any
+) -> Flow:
+    """Complete a step; what ``step`` returns comes back."""
+    meta = core.meta_text(spec.key, run_usage.merged(value, spec.meta))
+    yield from _complete(core, attempt, encoded, ms, meta, value)
     core.remember(spec, claim, encoded)
     if core.tells:
         core.tell(StepEvent("done", core.run_id, spec.key, duration_ms=ms, result=fresh))
@@ -274,13 +300,16 @@ def _complete(core: RunCore, attempt: Attempt, encoded: Any, ms: int, meta: str 
         error.result = value
         error.add_note(f"the result of step {attempt.key!r} was not saved; it is in error.result")
         raise
-    except BaseException:
-        # Interrupted around the commit: storing it again is harmless when it stands, and right when it does not.
-        yield write
+    except GeneratorExit:
         raise
+    except BaseException as interrupt:
+        # Storing it again is harmless when the commit stands, and right when it does not.
+        yield from _once_more(write, interrupt)
+        raise
+    core.owner.unsettled.discard((core.where.seq, attempt.key))
 
 
-def _fail(
+def fail_flow(
     core: RunCore,
     spec: StepSpec,
     claim: Claim,
@@ -289,16 +318,17 @@ def _fail(
     ms: int,
     reason: str | None = None,
 ) -> Flow:
+    """Store that an attempt failed; it is raised, or tried again."""
     described = core.failure_of(error)
     if reason is not None:
         described["reason"] = reason
     outcome = _outcome_of(spec, error, reason)
     kept = outcome == "failed" and reason is None and isinstance(error, spec.keep_errors)
     again: _Again | None = None
-    if outcome == "failed" and not kept and spec.retry is not None and spec.retry.wants(error) and reason is None:
-        core.failures[spec.key] = core.failures.get(spec.key, 0) + 1
-        delay = spec.retry.delay(core.failures[spec.key])
-        again = _Again(error, clock.iso(clock.now_ms() + round(delay * 1000)))
+    spec.failures += 1
+    retry = spec.retry if outcome == "failed" and not kept and reason is None else None
+    if retry is not None and retry.wants(error) and spec.failures < retry.max_attempts:
+        again = _Again(error, clock.iso(clock.now_ms() + round(retry.delay(spec.failures) * 1000)))
         described["retryAt"] = again.until
     meta = core.meta_text(spec.key, spec.meta)
     try:
@@ -307,6 +337,8 @@ def _fail(
         # The user's error is the one that counts; that it could not be stored is a note on it.
         error.add_note(f"agent-resume could not store this failure: {trouble}")
         again = None
+    else:
+        core.owner.unsettled.discard((core.where.seq, spec.key))
     if kept:
         core.remember_kept(spec, claim)
     if core.tells:
@@ -314,8 +346,12 @@ def _fail(
     return again if again is not None else Raised(error)
 
 
+# A call that was given up, and a child process (isolation="process") that died, may have done their work.
+_UNKNOWN_OUTCOMES = (errors.StepTimeout, ChildProcessError)
+
+
 def _outcome_of(spec: StepSpec, error: BaseException, reason: str | None) -> store_steps.Outcome:
     left = not isinstance(error, Exception)
-    if spec.effect == "once" and (left or reason is not None or isinstance(error, errors.StepTimeout)):
+    if spec.effect == "once" and (left or reason is not None or isinstance(error, _UNKNOWN_OUTCOMES)):
         return "in_doubt"  # it may have taken effect
     return "interrupted" if left else "failed"

@@ -169,14 +169,29 @@ VIEW_NAMES = ("run_overview", "step_timeline", "step_attempts")
 
 
 def view_statements(dialect: str) -> tuple[str, ...]:
-    """CREATE VIEW statements for ``"sqlite"`` or ``"postgresql"``."""
-    return tuple(text.format(**_SPELLINGS[dialect]) for text in (_RUN_OVERVIEW, _STEP_TIMELINE, _STEP_ATTEMPTS))
+    """CREATE VIEW statements for ``"sqlite"`` or ``"postgresql"``, where a function comes first."""
+    views = tuple(text.format(**_SPELLINGS[dialect]) for text in (_RUN_OVERVIEW, _STEP_TIMELINE, _STEP_ATTEMPTS))
+    return views if dialect == "sqlite" else (_AS_JSON, *views)
 
 
 def drop_view_statements() -> tuple[str, ...]:
     """DROP VIEW statements, harmless where a view is missing."""
     return tuple(f"DROP VIEW IF EXISTS {name}" for name in reversed(VIEW_NAMES))
 
+
+# PostgreSQL takes apart no JSON that holds an escaped NUL or half a surrogate pair: those become U+FFFD, for display.
+_AS_JSON = r"""
+CREATE OR REPLACE FUNCTION as_json(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+    RETURN value::jsonb;
+EXCEPTION WHEN OTHERS THEN
+    BEGIN
+        RETURN regexp_replace(value, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g')::jsonb;
+    EXCEPTION WHEN OTHERS THEN
+        RETURN NULL;
+    END;
+END $$
+"""
 
 # What the two dialects spell differently. Tokens that are no numbers count as none, so that one odd row cannot
 # break an aggregate.
@@ -195,15 +210,16 @@ _SPELLINGS = {
         "AS INTEGER)",
     },
     "postgresql": {
-        "input_tokens": "CASE WHEN json_typeof(s.meta::json -> 'inputTokens') = 'number' "
-        "THEN (s.meta::json ->> 'inputTokens')::numeric END",
-        "output_tokens": "CASE WHEN json_typeof(s.meta::json -> 'outputTokens') = 'number' "
-        "THEN (s.meta::json ->> 'outputTokens')::numeric END",
-        "cli": "s.meta::json ->> 'cli'",
-        "model": "s.meta::json ->> 'model'",
-        "error_message": "s.error::json ->> 'message'",
-        "event_ms": "(e.data::json ->> 'durationMs')::bigint",
-        "event_error": "e.data::json -> 'error' ->> 'message'",
+        "input_tokens": "CASE WHEN jsonb_typeof(as_json(s.meta) -> 'inputTokens') = 'number' "
+        "THEN (as_json(s.meta) ->> 'inputTokens')::numeric END",
+        "output_tokens": "CASE WHEN jsonb_typeof(as_json(s.meta) -> 'outputTokens') = 'number' "
+        "THEN (as_json(s.meta) ->> 'outputTokens')::numeric END",
+        "cli": "as_json(s.meta) ->> 'cli'",
+        "model": "as_json(s.meta) ->> 'model'",
+        "error_message": "as_json(s.error) ->> 'message'",
+        "event_ms": "CASE WHEN jsonb_typeof(as_json(e.data) -> 'durationMs') = 'number' "
+        "THEN (as_json(e.data) ->> 'durationMs')::numeric END",
+        "event_error": "as_json(e.data) -> 'error' ->> 'message'",
         "run_ms": "round(extract(epoch FROM (coalesce(r.finished_at, r.updated_at)::timestamptz "
         "- r.created_at::timestamptz)) * 1000)::bigint",
     },
@@ -218,7 +234,7 @@ SELECT r.id AS run_id, r.name AS name, r.status AS status,
        count(CASE WHEN s.status = 'failed' THEN 1 END) AS steps_failed,
        count(CASE WHEN s.status = 'interrupted' THEN 1 END) AS steps_interrupted,
        count(CASE WHEN s.status = 'in_doubt' THEN 1 END) AS steps_in_doubt,
-       sum(s.duration_ms) AS step_ms,
+       CAST(sum(s.duration_ms) AS BIGINT) AS step_ms,
        {run_ms} AS duration_ms,
        sum({input_tokens}) AS input_tokens,
        sum({output_tokens}) AS output_tokens,

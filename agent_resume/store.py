@@ -21,6 +21,7 @@ from . import (
     ownership,
     redact,
     store_dump,
+    store_notify,
     store_owner,
     store_pauses,
     store_queries,
@@ -147,10 +148,15 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
-        row = self._run(run_id)
+        row = self.run_row(run_id)
         return store_status.state_of(self, row)
 
-    def _run(self, run_id: str) -> RunRow:
+    def run_row(self, run_id: str) -> RunRow:
+        """A run's row, by its whole id.
+
+        Raises:
+            RunNotFound: no run has this id.
+        """
         row = self.ask(store_queries.run_by_id, run_id) if self.exists() else None
         if row is None:
             raise errors.RunNotFound(run_id, where=self.display)
@@ -162,11 +168,18 @@ class Store:
 
     def events(self, run_id: str, after: int = 0) -> list[EventRow]:
         """A run's events with a number above ``after``."""
-        return self.ask(store_queries.events_after, self._run(run_id).seq, after)
+        return self.ask(store_queries.events_after, self.run_row(run_id).seq, after)
+
+    def await_news(self, run: int, seen: int = store_notify.NOTHING_SEEN, seconds: float = 5.0) -> int:
+        """Wait until something may have happened to the run of that number (``store_notify.ALL``: to any run).
+
+        Look after each return, and give what came back as ``seen`` to the next call; see ``store_notify.wait``.
+        """
+        return store_notify.wait(self.database, run, seen, seconds)
 
     def pauses(self, run_id: str) -> list[PauseRow]:
         """A run's pauses, waits and sleeps."""
-        return self.ask(store_pauses.pauses_of, self._run(run_id).seq)
+        return self.ask(store_pauses.pauses_of, self.run_row(run_id).seq)
 
     def answer(self, run_id: str, name: str | None, value: Any, *, by: str | None = None) -> tuple[PauseRow, bool]:
         """Deliver an answer; the pause, and whether this answer is the one that counts.
@@ -175,7 +188,7 @@ class Store:
             RunNotFound, InvalidTransition: no such run; it has ended, or asks several things and no name was given.
         """
         text = self.codec.encode_tagged(value, key=name)
-        self._run(run_id)
+        self.run_row(run_id)
         who = by if by is not None else f"pid {os.getpid()} on {ownership.host_name(ownership.host_identity())}"
         return self.direct(store_pauses.answer, run_id, name, text, who)
 
@@ -185,7 +198,7 @@ class Store:
         Raises:
             RunNotFound, InvalidTransition: no such run, or it has ended.
         """
-        row = self._run(run_id)
+        row = self.run_row(run_id)
         return self.direct(store_settle.cancel, Place(row.seq, row.id))
 
     @contextmanager
@@ -195,7 +208,7 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
-        row = self._run(run_id)
+        row = self.run_row(run_id)
         with self.database.snapshot() as tx:
             yield store_dump.dump(tx, row.id)
 

@@ -35,6 +35,8 @@ _DUMP_EVENTS = Statement(
 _DUMP_PAUSES = Statement(
     select(*(pauses.c[n] for n in PAUSE_COLUMNS)).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id)
 )
+# Without a lock, which a reading connection may not take.
+_RUN = Statement(select(runs).where(runs.c.id == bindparam("wanted")))
 _ADD_RUN = Statement(insert(runs), RUN_COLUMNS)
 _ADD_STEP = Statement(insert(steps), ("run_id", *STEP_COLUMNS))
 _ADD_EVENT = Statement(insert(events), ("run_id", *EVENT_COLUMNS))
@@ -42,6 +44,8 @@ _ADD_PAUSE = Statement(insert(pauses), ("run_id", *PAUSE_COLUMNS))
 _RENAME = Statement(
     update(runs).where(runs.c.seq == bindparam("run")).values(id=bindparam("wanted"), epoch=bindparam("fence"))
 )
+#: About how many bytes of rows are handed to the database at once.
+_AT_ONCE = 1 << 19
 _DELETE = Statement(delete(runs).where(runs.c.seq == bindparam("run")))
 
 
@@ -51,7 +55,7 @@ def dump(tx: Tx, run_id: str) -> RunDump:
     Raises:
         RunNotFound: no such run.
     """
-    row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    row = run_row(tx, _RUN, {"wanted": run_id})
     if row is None:
         raise errors.RunNotFound(run_id)
 
@@ -114,7 +118,14 @@ def import_run(
     """Store a dumped run in one transaction; see ``Store.import_run``."""
     outcome: list[ImportOutcome] = []
 
+    began = False
+
     def operation(tx: Tx) -> None:
+        nonlocal began
+        if began:  # tried again after a broken connection, but the rows have streamed by
+            why = "the connection broke while a run was being stored"
+            raise errors.StoreUnavailable(database.display, why, "do it again; what is there already is recognised")
+        began = True
         outcome[:] = [_import(tx, judge, dumped, on_conflict)]
         if dry_run:
             raise _WouldChange
@@ -174,8 +185,15 @@ def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
         ("event", dumped.events, _ADD_EVENT, EVENT_COLUMNS),
         ("pause", dumped.pauses, _ADD_PAUSE, PAUSE_COLUMNS),
     ):
+        waiting: list[dict[str, Any]] = []
+        size = 0
         for row in rows:
             total.add(kind, row, names)
-            tx.execute(statement, {name: row.get(name) for name in names} | {"run_id": seq})
+            waiting.append({name: row.get(name) for name in names} | {"run_id": seq})
+            size += 1000 + len(row.get("output") or "") + len(row.get("data") or "")
+            if size > _AT_ONCE:
+                tx.many(statement, waiting)
+                waiting, size = [], 0
+        tx.many(statement, waiting)
     tx.weight += 1 << 22
     return seq, total.value()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, case, or_, select
+from sqlalchemy import bindparam, case, func, or_, select
 
 from .database_sql import Row, Statement, Tx
-from .schema import steps
+from .schema import events, steps
 
 #: ``output_format`` of a failure that ``keep_errors`` made the step's outcome.
 KEPT_ERROR = "error"
@@ -27,6 +27,21 @@ _INDEX_ONE = Statement(
         steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
     ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), _finished)
 )
+_REPEATED = Statement(
+    select(steps.c.key, steps.c.attempts).where(
+        steps.c.run_id == bindparam("run"),
+        steps.c.attempts > 1,
+        func.substr(steps.c.key, 1, bindparam("length")) == bindparam("prefix"),
+    )
+)
+_DONE = Statement(
+    select(events.c.id).where(
+        events.c.run_id == bindparam("run"),
+        events.c.type == "done",
+        events.c.step_key == bindparam("wanted"),
+        events.c.attempt == bindparam("number"),
+    )
+)
 
 
 def load_index(tx: Tx, run: int) -> list[Row]:
@@ -42,3 +57,13 @@ def load_index_entry(tx: Tx, run: int, key: str) -> Row | None:
 def load_output(tx: Tx, step: int) -> Row | None:
     """Format, output and error of a step."""
     return tx.one(OUTPUT, {"step": step})
+
+
+def repeated_attempts(tx: Tx, run: int, prefix: str) -> list[Row]:
+    """Key and number of attempts of the steps whose key begins so and that were attempted more than once."""
+    return tx.all(_REPEATED, {"run": run, "length": len(prefix), "prefix": prefix})
+
+
+def was_done(tx: Tx, run: int, key: str, attempt: int) -> bool:
+    """Whether the result of this attempt was stored, though it may have been discarded since."""
+    return tx.one(_DONE, {"run": run, "wanted": key, "number": attempt}) is not None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import weakref
 
-from . import clock, ownership, store_runs
+from . import clock, errors, ownership, store_runs, store_sql
 from .database import Database
 from .database_sql import Tx
 from .models import OwnerRow
 
+log = logging.getLogger("agent_resume")
 _owners: weakref.WeakKeyDictionary[Database, Owner] = weakref.WeakKeyDictionary()
-_guard = threading.Lock()
+_guard = threading.RLock()
 
 
 def of(database: Database) -> Owner:
@@ -33,6 +35,7 @@ class Owner:
         token: names this process in ``owners``, ``runs`` and ``steps``.
         executing: numbers of the runs that ``agent_run`` executes in this process.
         in_flight: (run number, step key) of the steps being executed here, each with the caller that holds it.
+        unsettled: steps whose function was called here and whose outcome is not stored, or could not be.
         registered: this process has its row in ``owners``.
         decided_dead: tokens whose owners were watched and found dead.
     """
@@ -43,6 +46,7 @@ class Owner:
         self.token = clock.new_token()
         self.executing: set[int] = set()
         self.in_flight: dict[tuple[int, str], object] = {}
+        self.unsettled: set[tuple[int, str]] = set()
         self.decided_dead: set[str] = set()
         self.registered = False
         self._host = ownership.host_identity()
@@ -65,8 +69,15 @@ class Owner:
             row.to_mapping(), my_host=self._host, open_tokens=(self.token,), one_kernel=self._one_kernel
         )
 
+    def executes(self, tx: Tx, run: int, key: str, token: str) -> bool:
+        """Whether a step stored as running under ``token`` is really being executed by somebody."""
+        if token == self.token:
+            return (run, key) in self.in_flight
+        row = store_sql.owner_row(tx, token)
+        return row is not None and self.judge(row) == "alive"
+
     def join(self) -> None:
-        """A run is open: beat. The row was written, or is now."""
+        """A run is about to be opened: beat. Before the row is written, so that nobody's ``leave`` takes it away after."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -79,10 +90,19 @@ class Owner:
             if self._users:
                 return
             self.heart.stop()
-            self.registered = False
+            registered, self.registered = self.registered, False
         database = self._database()
-        if database is not None and database.generation == self.generation:
-            database.direct(store_runs.drop_owner, self.token, full=False)
+        if registered and database is not None and database.generation == self.generation:
+            try:
+                database.direct(self._drop, full=False)
+            except errors.StoreError as trouble:
+                # Nobody's work depends on it: a row that stays is found dead once this process has ended.
+                log.warning("the row of this process in %s stays there: %s", database.display, trouble)
+
+    def _drop(self, tx: Tx) -> None:
+        # Another thread may have joined since, and its run may be this token's already.
+        if not self._users:
+            store_runs.drop_owner(tx, self.token)
 
     def _beat(self) -> None:
         database = self._database()
@@ -106,5 +126,12 @@ def _leave_all() -> None:
                 database.direct(store_runs.drop_owner, owner.token, full=False)
 
 
+def _after_fork_in_child() -> None:
+    global _guard
+    _guard = threading.RLock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 # Registered after the database's own hook, so it runs before that one closes the connections.
 atexit.register(_leave_all)

@@ -88,7 +88,9 @@ def ask(tx: Tx, place: Place, question: Question) -> PauseRow:
         if old.asked_at is None:
             _store(tx, place, found, question, old)
         return pause_of(tx, place.seq, question.name) or old
-    refuse_unless_running(found, place, f"pause at {question.name!r}")
+    # Two threads may pause at once; the second question is stored beside the first.
+    if found.status != "paused" or question.kind != "pause":
+        refuse_unless_running(found, place, f"pause at {question.name!r}")
     _store(tx, place, found, question, old)
     asked = pause_of(tx, place.seq, question.name)
     assert asked is not None  # stored two lines up

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, and_, bindparam, func, select
 
 from . import errors, report
-from .database_sql import Statement, Tx
+from .database_sql import Row, Statement, Tx
 from .models import EventRow, OwnerRow, RunRow, StepRow
 from .schema import events, owners, runs, steps
 
@@ -38,6 +38,19 @@ _KEYS = Statement(
         steps.c.status == "completed",
         steps.c.key >= bindparam("first"),
     )
+)
+_TURNS = Statement(
+    select(steps.c.key, steps.c.duration_ms).where(
+        steps.c.run_id == bindparam("run"),
+        steps.c.status == "completed",
+        steps.c.key >= bindparam("first"),
+        steps.c.key < bindparam("behind"),
+    )
+)
+_LOOP_NOTES = Statement(
+    select(events.c.data)
+    .where(events.c.run_id == bindparam("run"), events.c.type == "loop", events.c.data.is_not(None))
+    .order_by(events.c.seq)
 )
 _STATUS = Statement(select(runs.c.status).where(runs.c.seq == bindparam("run")))
 
@@ -115,6 +128,17 @@ def has_completed(tx: Tx, run: int, key: str) -> bool:
 def completed_keys_from(tx: Tx, run: int, prefix: str) -> list[str]:
     """Keys of completed steps that start with ``prefix``; compared code point by code point, nothing is a pattern."""
     return [key for (key,) in tx.all(_KEYS, {"run": run, "first": prefix}) if key.startswith(prefix)]
+
+
+def turns_of(tx: Tx, run: int, loop: str) -> list[Row]:
+    """Key and duration of the completed steps whose keys are ``loop``, a hyphen, and anything."""
+    # "." is the code point behind "-", so this range is the prefix.
+    return tx.all(_TURNS, {"run": run, "first": f"{loop}-", "behind": f"{loop}."})
+
+
+def loop_notes(tx: Tx, run: int) -> list[str]:
+    """Data of a run's ``loop`` events, in order."""
+    return [data for (data,) in tx.all(_LOOP_NOTES, {"run": run})]
 
 
 @dataclass(frozen=True, slots=True)

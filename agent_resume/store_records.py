@@ -13,15 +13,16 @@ from .codec import Encoded
 from .database_sql import Statement, Tx
 from .schema import runs, steps
 from .store_index import OUTPUT
-from .store_sql import Place, add_event, add_skips, look, note, raise_seq
+from .store_sql import RUN_BY_SEQ, Look, Place, add_event, add_skips, give_seq_back, look, next_seq, note, raise_seq, run_row
+from .store_records_once import record_at_once
 from .store_steps import OLD, refuse_unless_running
 
 _RECORD = Statement(
-    insert(steps),
+    insert(steps).values(status="completed", attempts=1),
     (
-        "run_id", "key", "seq", "status", "attempts", "effect", "meta", "started_at", "finished_at", "output_format",
-        "output_bytes", "output",
+        "run_id", "key", "seq", "meta", "started_at", "finished_at", "output_format", "output_bytes", "output",
     ),
+    "ON CONFLICT (run_id, key) DO NOTHING",
 )  # fmt: skip
 _OVERWRITE = Statement(
     update(steps)
@@ -73,11 +74,15 @@ def record(
     Raises:
         StepInFlight: a step of that key is being executed.
     """
+    if skips is None:
+        unseen = _record_unseen(tx, place, key, encoded, meta)
+        if unseen is not None:
+            return unseen
     found = look(tx, place)
     refuse_unless_running(found, place, f"record {key!r}")
     row = tx.one(OLD, {"run": place.seq, "wanted": key})
     if row is None:
-        return _record_new(tx, place, key, encoded, meta, skips)
+        return _record_new(tx, place, found, key, encoded, meta, skips)
     step, status, _, _, _, seq, *_ = row
     if status == "running":
         raise errors.StepInFlight(place.id, key)
@@ -96,21 +101,47 @@ def record(
     return Recorded(encoded, False, True, step, seq)
 
 
-def _record_new(tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, skips: str | None) -> Recorded:
-    found = look(tx, place)
+def _record_unseen(tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None) -> Recorded | None:
+    """Store a value under a key that nobody used, without looking first; None when a look is needed."""
+    now = clock.now_iso()
+    if tx.may_be_alone:
+        size = _output(tx, encoded)["bytes"]
+        found = record_at_once(tx, place, key, encoded, size, meta, now)
+        return None if found is None else Recorded(encoded, False, True, *found)
+    seq = next_seq(tx, place, now)
+    if seq is None:
+        return None
+    recorded = _record_at(tx, place, key, encoded, meta, seq, now)
+    if recorded is None:
+        give_seq_back(tx, place, seq, now)
+    return recorded
+
+
+def _record_new(
+    tx: Tx, place: Place, found: Look, key: str, encoded: Encoded, meta: str | None, skips: str | None
+) -> Recorded:
     now = clock.now_iso()
     seq = add_skips(tx, place, found.last_seq, now, skips) + 1
+    recorded = _record_at(tx, place, key, encoded, meta, seq, now)
+    assert recorded is not None  # the key was looked for in this transaction
+    raise_seq(tx, place, found, seq, now)
+    return recorded
+
+
+def _record_at(
+    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, seq: int, now: str
+) -> Recorded | None:
+    output = _output(tx, encoded)
     step = tx.insert(
         _RECORD,
         {
-            "run_id": place.seq, "key": key, "seq": seq, "status": "completed", "attempts": 1, "effect": "repeatable",
-            "meta": meta, "started_at": now, "finished_at": now, "output_format": encoded.format,
-        }
-        | {"output_bytes" if name == "bytes" else "output": value
-           for name, value in _output(tx, encoded).items() if name != "format"},
+            "run_id": place.seq, "key": key, "seq": seq, "meta": meta, "started_at": now, "finished_at": now,
+            "output_format": output["format"], "output_bytes": output["bytes"], "output": output["text"],
+        },
     )  # fmt: skip
+    if not step:
+        return None
     add_event(tx, place.seq, seq, now, "record", key)
-    raise_seq(tx, place, found, seq, now)
     return Recorded(encoded, False, True, step, seq)
 
 
@@ -130,8 +161,12 @@ def event(
     skips: str | None = None,
 ) -> int:
     """Append an event of the user's; its number."""
-    found = look(tx, place)
     now = clock.now_iso()
+    seq = next_seq(tx, place, now) if skips is None else None
+    if seq is not None:
+        add_event(tx, place.seq, seq, now, type, step_key, attempt, data)
+        return seq
+    found = look(tx, place)
     last = add_skips(tx, place, found.last_seq, now, skips) + 1
     add_event(tx, place.seq, last, now, type, step_key, attempt, data)
     raise_seq(tx, place, found, last, now)
@@ -151,6 +186,25 @@ def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips:
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})
     note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
+
+
+def loop_note(
+    tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: str | None = None
+) -> None:
+    """Set loop state and append the ``loop`` event that explains it."""
+    for name, value in values.items():
+        tx.execute(_SET[name], {"run": place.seq, "value": value})
+    note(tx, place, "loop", data, skips=skips)
+
+
+def add_losses(tx: Tx, place: Place, count: int) -> None:
+    """Count events that could not be written, in ``runs.meta`` as ``eventsLost``."""
+    look(tx, place)
+    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
+    assert row is not None  # look() found it in this transaction
+    meta = row.meta_dict
+    meta["eventsLost"] = int(meta.get("eventsLost") or 0) + count
+    tx.execute(_SET["meta"], {"run": place.seq, "value": json.dumps(meta)})
 
 
 def touch(tx: Tx, place: Place) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy import bindparam, insert, or_, select, update
 
 from . import clock, errors, ownership
-from .database_sql import Statement, Tx
+from .database_sql import Statement, Tx, server_now
 from .models import OwnerRow, RunRow
 from .schema import owners, runs, steps
 from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
@@ -18,12 +18,14 @@ from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row,
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
 UNFINISHED = ("running", "paused", "failed", "interrupted")
 
-_ADD_OWNER = Statement(insert(owners), ("token", "host", "pid", "started", "beats", "beat_at"))
+_ADD_OWNER = Statement(
+    insert(owners).values(beat_at=server_now(bindparam("now"))), ("token", "host", "pid", "started", "beats")
+)
 _HAS_OWNER = Statement(select(owners.c.token).where(owners.c.token == bindparam("wanted")))
 _BEAT = Statement(
     update(owners)
     .where(owners.c.token == bindparam("wanted"))
-    .values(beats=owners.c.beats + 1, beat_at=bindparam("now"))
+    .values(beats=owners.c.beats + 1, beat_at=server_now(bindparam("now")))
 )
 _DROP_OWNER = Statement(owners.delete().where(owners.c.token == bindparam("wanted")))
 _CREATE = Statement(
@@ -35,7 +37,7 @@ _CREATE = Statement(
 )  # fmt: skip
 _ID_TAKEN = Statement(select(runs.c.seq).where(runs.c.id == bindparam("wanted")))
 _CANDIDATES = Statement(
-    select(runs)
+    select(runs.c.seq)
     .where(runs.c.name == bindparam("wanted"), or_(*(runs.c.status == status for status in UNFINISHED)))
     .where(runs.c.input_digest.is_not_distinct_from(bindparam("digest")))
     .order_by(runs.c.seq.desc())
@@ -90,7 +92,7 @@ def register_owner(tx: Tx, seed: OwnerSeed) -> None:
     """Insert this process's row; nothing when it is there."""
     if tx.one(_HAS_OWNER, {"wanted": seed.token}) is None:
         values = {"token": seed.token, "host": seed.host, "pid": seed.pid, "started": seed.started, "beats": 0}
-        tx.execute(_ADD_OWNER, values | {"beat_at": clock.now_iso()})
+        tx.execute(_ADD_OWNER, values | {"now": clock.now_iso()})
 
 
 def beat(tx: Tx, token: str) -> bool:
@@ -203,7 +205,7 @@ def open_run(tx: Tx, request: OpenRequest) -> Opened:
     """
     new = request.new
     if new.id is not None:
-        row = run_row(tx, RUN_BY_ID, {"wanted": new.id})
+        row = _find(tx, new.id)
         if row is None:
             return _create_owned(tx, request, None)
         if row.name != new.name:
@@ -216,13 +218,27 @@ def open_run(tx: Tx, request: OpenRequest) -> Opened:
             raise errors.RunCancelled(row.id)
         return _take_if_free(tx, request, row)
     live_twin: str | None = None
-    for values in tx.all(_CANDIDATES, {"wanted": new.name, "digest": new.input_digest}):
-        row = RunRow(*values)
+    # Two that look for the same run at once: the second must see what the first did.
+    tx.lock(f"open a run of {new.name}")
+    for (seq,) in tx.all(_CANDIDATES, {"wanted": new.name, "digest": new.input_digest}):
+        # Once more under its lock: on a server it may have changed since the list was made.
+        row = run_row(tx, RUN_BY_SEQ, {"run": seq})
+        if row is None or row.status not in UNFINISHED:
+            continue
         opened = _take_if_free(tx, request, row)
         if opened.kind != "in_use":
             return opened
         live_twin = live_twin or row.id
     return _create_owned(tx, request, live_twin)
+
+
+def _find(tx: Tx, run_id: str) -> RunRow | None:
+    """A run by its id, locked; None when there is none, and then nobody else is creating it."""
+    row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    if row is None:
+        tx.lock(f"create run {run_id}")
+        row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    return row
 
 
 def _create_owned(tx: Tx, request: OpenRequest, live_twin: str | None) -> Opened:
@@ -269,7 +285,7 @@ def enter(tx: Tx, run_id: str, new: NewRun) -> RunRow:
     Raises:
         RunCancelled: it is cancelled.
     """
-    row = run_row(tx, RUN_BY_ID, {"wanted": run_id})
+    row = _find(tx, run_id)
     if row is None:
         return create(tx, new, owner=None)
     if row.status == "cancelled":

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import bindparam, select, update
 
 from . import clock, errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .schema import runs
+from .schema import runs, steps
+from .store_records import add_losses
 from .store_runs import SETTLE
 from .store_sql import RUN_BY_SEQ, Place, add_event, add_skips, look, raise_seq, run_row
 
@@ -23,6 +25,11 @@ _SET_RESULT = Statement(
     update(runs)
     .where(runs.c.seq == bindparam("run"))
     .values(result=bindparam("text"), result_format=bindparam("format"))
+)
+_RUNNING = Statement(
+    select(steps.c.key, steps.c.owner_token).where(
+        steps.c.run_id == bindparam("run"), steps.c.status == "running", steps.c.owner_token.is_not(None)
+    )
 )
 _SET_SUMMARY = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(summary=bindparam("note")))
 _RELEASE = Statement(
@@ -57,6 +64,9 @@ class Settlement:
         summary: tagged JSON that ``done()`` was given; None leaves what is stored.
         finish_again: ``done()`` in a new execution of a completed run: only the summary changes.
         skips: JSON of the collected skips.
+        lost: how many events could not be written.
+        executes: whether a step stored as running is being executed (its key and owner are given); then the run does
+            not end.
     """
 
     status: Settled
@@ -64,6 +74,8 @@ class Settlement:
     failure: dict[str, Any] | None = None
     summary: str | None = None
     skips: str | None = None
+    lost: int = 0
+    executes: Callable[[Tx, int, str, str], bool] | None = None
 
 
 _EVENT = {"completed": "completed", "failed": "failed", "interrupted": "run_interrupted", "paused": "released"}
@@ -89,6 +101,9 @@ def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = Fals
         raise errors.InvalidTransition(
             place.id, status=found.status, action=f"make it {settlement.status}", hint="only a running run can end"
         )
+    _refuse_beside_a_step(tx, place, settlement)
+    if settlement.lost:
+        add_losses(tx, place, settlement.lost)
     now = clock.now_iso()
     last = add_skips(tx, place, found.last_seq, now, settlement.skips) + 1
     result = settlement.result
@@ -108,6 +123,16 @@ def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = Fals
     settled = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
     assert settled is not None  # updated in this transaction
     return settled
+
+
+def _refuse_beside_a_step(tx: Tx, place: Place, settlement: Settlement) -> None:
+    if settlement.executes is None:
+        return
+    for key, token in tx.all(_RUNNING, {"run": place.seq}):
+        if settlement.executes(tx, place.seq, key, token):
+            raise errors.InvalidTransition(
+                place.id, status=f"executing step {key!r}", action="call done()", hint="wait until every step has ended"
+            )
 
 
 def cancel(tx: Tx, place: Place) -> RunRow:

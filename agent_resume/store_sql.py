@@ -6,12 +6,13 @@ that lost its run cannot write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
 from . import clock, errors
+from .database_listen import TELL
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow
 from .schema import events, owners, runs
@@ -27,7 +28,19 @@ _LOOK = Statement(
 _RAISE_SEQ = Statement(
     update(runs)
     .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .values(last_seq=bindparam("last"), updated_at=bindparam("now"))
+    .values(last_seq=bindparam("last"), updated_at=bindparam("now")),
+    server=TELL,
+)
+_ADVANCE = Statement(
+    update(runs)
+    .where(
+        runs.c.seq == bindparam("run"),
+        runs.c.last_seq == bindparam("old"),
+        runs.c.epoch == bindparam("old_epoch"),
+        runs.c.status == "running",
+    )
+    .values(last_seq=bindparam("last"), updated_at=bindparam("now")),
+    server=TELL,
 )
 _ADD_EVENT = Statement(
     insert(events),
@@ -38,6 +51,20 @@ RUN_BY_SEQ = Statement(select(runs).where(runs.c.seq == bindparam("run")).with_f
 OWNER_BY_TOKEN = Statement(select(owners).where(owners.c.token == bindparam("wanted")))
 
 
+class Known:
+    """What this process last saw of a run's numbering; touched under the write lock only.
+
+    It saves the look before a write. It may be wrong (others write too, transactions roll back): the UPDATE that
+    relies on it names what it believes in its WHERE, and finds no row then.
+    """
+
+    __slots__ = ("epoch", "last")
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.last = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Which run an operation writes to, and on what footing.
@@ -46,11 +73,13 @@ class Place:
         seq: the run's number.
         id: its id, for messages.
         epoch: the fencing number that must still hold; None for writers that own nothing.
+        known: what was last seen of its numbering, shared by everything that writes to the run here.
     """
 
     seq: int
     id: str
     epoch: int | None = None
+    known: Known | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +112,34 @@ def raise_seq(tx: Tx, place: Place, found: Look, last: int, now: str) -> None:
     touched = tx.run(_RAISE_SEQ, {"run": place.seq, "old_epoch": found.epoch, "last": last, "now": now})
     if touched != 1:
         raise errors.RunLost(place.id)
+    if place.known is not None:
+        place.known.epoch = found.epoch
+        place.known.last = last
+
+
+def next_seq(tx: Tx, place: Place, now: str) -> int | None:
+    """The next event number, taken without a look when nothing has changed since the last write of this process.
+
+    None means look first: somebody else wrote, the epoch moved, or the run is not running.
+    """
+    known = place.known
+    if known is None or known.last < 0 or (place.epoch is not None and place.epoch != known.epoch):
+        return None
+    last = known.last + 1
+    values = {"run": place.seq, "old": known.last, "old_epoch": known.epoch, "last": last, "now": now}
+    if tx.run(_ADVANCE, values) != 1:
+        known.last = -1
+        return None
+    known.last = last
+    return last
+
+
+def give_seq_back(tx: Tx, place: Place, seq: int, now: str) -> None:
+    """The number from ``next_seq`` was not used after all."""
+    assert place.known is not None  # next_seq() gave the number
+    values = {"run": place.seq, "old": seq, "old_epoch": place.known.epoch, "last": seq - 1, "now": now}
+    tx.run(_ADVANCE, values)
+    place.known.last = seq - 1
 
 
 def add_event(
@@ -99,7 +156,7 @@ def add_event(
     values = {
         "run_id": run, "seq": seq, "ts": now, "type": type, "step_key": step_key, "attempt": attempt, "data": data,
     }  # fmt: skip
-    tx.execute(_ADD_EVENT, values)
+    tx.append(_ADD_EVENT, values)
     if data is not None:
         tx.weight += len(data)
 

@@ -64,9 +64,9 @@ def main() -> None:
 
 
 def victim_among(shelves: list[str]) -> str:
-    """The largest shelf between half and four fifths of the work: time enough to die in."""
+    """The largest shelf in the middle of the work: time enough to die in, and something left to do."""
     sizes = [sum(path.stat().st_size for path in files_of(shelf)) for shelf in shelves]
-    middle = [at for at in range(len(shelves)) if 0.5 < sum(sizes[:at]) / sum(sizes) < 0.8] or [len(shelves) // 2]
+    middle = [at for at in range(len(shelves)) if 0.4 < sum(sizes[:at]) / sum(sizes) < 0.7] or [len(shelves) // 2]
     return f"survey:{shelves[max(middle, key=lambda at: sizes[at])]}"
 
 

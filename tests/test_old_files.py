@@ -10,11 +10,15 @@ import pytest
 
 from agent_resume import agent_run, answer, list_runs, load_run, schema
 
+# The stores were made elsewhere and by other code; neither is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeChangedWarning")
+
 ASSETS = sorted((Path(__file__).parent / "assets").glob("*.db"))
 
 
 @pytest.fixture(params=ASSETS, ids=lambda path: path.stem)
-def old(request, tmp_path):
+def old(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_RESUME_HOST", "builder")
     return shutil.copyfile(request.param, tmp_path / "runs.db")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -23,7 +25,7 @@ def _sections() -> dict[str, list[tuple[str, str]]]:
     """The python and console blocks by the heading they stand under; blocks of one heading share a folder."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     heading = "top"
-    for match in re.finditer(r"^(#+ .*)$|^```(\w*)[^\n]*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(r"^(#+ [^\n]*)$|^```(\w*)[^\n]*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
         title, language, text = match.groups()
         if title:
             heading = title.lstrip("# ")
@@ -114,3 +116,29 @@ def test_every_test_named_in_the_readme_exists():
     files = {path.stem for path in (ROOT / "tests").glob("**/test_*.py")}
     assert named
     assert not {name for name in named if name not in files and f"def {name}(" not in tests}
+
+
+def _signatures() -> list[tuple[str, str]]:
+    """The calls in the first column of the API tables, with their parameters."""
+    part = README[README.index("\n## API") : README.index("\n## Command line")]
+    cells = "".join(re.findall(r"^\| (`.*?) \| ", part, re.MULTILINE))
+    return re.findall(r"`((?:run\.)?\w+)\(([^`]*)\)`", cells)
+
+
+@pytest.mark.parametrize(("name", "written"), _signatures(), ids=lambda text: text if "(" not in text else None)
+def test_a_call_is_written_with_the_parameters_that_it_has(name, written):
+    owner, name = (agent_resume.Run, name[4:]) if name.startswith("run.") else (agent_resume, name)
+    real = inspect.signature(getattr(owner, name)).parameters
+    shown = ast.parse(f"def f({written.replace('=…', '=...')}): pass").body[0].args
+    names = [argument.arg for argument in (*shown.posonlyargs, *shown.args, *shown.kwonlyargs)]
+    assert names == [
+        parameter
+        for parameter, about in real.items()
+        if parameter != "self" and about.kind not in (about.VAR_POSITIONAL, about.VAR_KEYWORD)
+    ]
+    assert [each.arg for each in shown.kwonlyargs] == [
+        parameter for parameter, about in real.items() if about.kind is about.KEYWORD_ONLY
+    ] or name == "Retry"
+    for argument, default in zip(shown.kwonlyargs, shown.kw_defaults, strict=True):
+        if default is not None and not (isinstance(default, ast.Constant) and default.value is ...):
+            assert eval(ast.unparse(default)) == real[argument.arg].default

@@ -44,7 +44,7 @@ class Colour(enum.Enum):
 
 class Shade(enum.Enum):
     SAME = 1
-    ALIAS = 1
+    ALIAS = 1  # noqa: PIE796 - an alias is what this is about
 
 
 class Access(enum.IntFlag):
@@ -167,7 +167,7 @@ KEPT: list[tuple[str, Any, str]] = [
     ("nan", {"loss": math.nan}, TAGGED),
     ("negative nan", -math.nan, TAGGED),
     ("infinities", [math.inf, -math.inf], TAGGED),
-    ("1 beside '1'", {1: "x", "1": "y", None: "n", "null": "m", (1, 2): "t", True: "one again"}, TAGGED),
+    ("1 beside '1'", {1: "x", "1": "y", None: "n", "null": "m", (1, 2): "t"}, TAGGED),
     ("bool and float keys", {False: 0, 2.5: 1}, TAGGED),
     ("tag-like dict", {"$type": "tuple", "value": [1]}, JSON),
     ("tag-like dict beside a tuple", [{"$type": "tuple", "value": [1]}, (1,)], TAGGED),
@@ -224,6 +224,13 @@ KEPT: list[tuple[str, Any, str]] = [
 ]
 
 
+def shown(value: Any) -> Any:
+    """What tells apart even 1 and True, 0.0 and -0.0; sets have no order of their own, huge ints no decimal text."""
+    if isinstance(value, set):
+        return sorted(map(repr, value))
+    return hex(value) if type(value) is int else repr(value)
+
+
 @pytest.mark.parametrize(("value", "stored"), [pytest.param(*rest, id=name) for name, *rest in KEPT])
 def test_a_hostile_value_is_kept(value: Any, stored: str) -> None:
     encoded, fresh = DEFAULT.settle(value)
@@ -231,11 +238,9 @@ def test_a_hostile_value_is_kept(value: Any, stored: str) -> None:
     encoded.text.encode()
     json.loads(encoded.text, parse_constant=pytest.fail)
     assert type(fresh) is type(value)
-    # Types hide in repr (1 and True, 0.0 and -0.0); sets have no order of their own.
-    ordered = sorted if isinstance(value, set) else list
-    assert repr(fresh) == repr(value) or ordered(map(repr, fresh)) == ordered(map(repr, value))
+    assert shown(fresh) == shown(value)
     assert DEFAULT.encode(fresh) == encoded
-    assert repr(DEFAULT.decode_tagged(DEFAULT.encode_tagged(value))) == repr(fresh)
+    assert shown(DEFAULT.decode_tagged(DEFAULT.encode_tagged(value))) == shown(value)
 
 
 # name, how to make the value, where, type, a word of the reason, a word of the advice
@@ -269,7 +274,7 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str, str, str]] = [
     ("dict keys", lambda: {"a": 1}.keys(), "$", "dict_keys", "view", "list("),
     ("mapping proxy", lambda: types.MappingProxyType({}), "$", "mappingproxy", "view", "dict("),
     ("memoryview", lambda: memoryview(b"x"), "$", "memoryview", "memory", "bytes("),
-    ("open file", lambda: open(os.devnull), "$", "_io.TextIOWrapper", "open", "path"),
+    ("open file", pathlib.Path(os.devnull).open, "$", "_io.TextIOWrapper", "open", "path"),
     ("binary buffer", lambda: io.BytesIO(b"x"), "$", "_io.BytesIO", "open", "content"),
     ("lock", threading.Lock, "$", "_thread.lock", "this process", "leave it out"),
     ("condition", threading.Condition, "$", "threading.Condition", "this process", "leave it out"),
@@ -330,7 +335,6 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str, str, str]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
     ("make", "path", "kind", "reason", "advice"), [pytest.param(*rest, id=name) for name, *rest in REFUSED]
 )
@@ -338,8 +342,13 @@ def test_a_hostile_value_is_refused_with_its_place(
     make: Callable[[], Any], path: str, kind: str, reason: str, advice: str
 ) -> None:
     value = make()
-    with pytest.raises(OutputNotStorable) as caught:
-        DEFAULT.encode(value, key="my step")
+    try:
+        with pytest.raises(OutputNotStorable) as caught:
+            DEFAULT.encode(value, key="my step")
+        # The digest of the same value counts it by its type and does not complain.
+        assert len(DEFAULT.digest(value)) == 32
+    finally:
+        close(value)
     error = caught.value
     assert "…" in error.path if "deep" in reason else error.path == path
     assert error.type.removeprefix("tests.") == kind
@@ -348,8 +357,13 @@ def test_a_hostile_value_is_refused_with_its_place(
     assert "'my step'" in str(error)
     assert error.result is value
     assert SECRET not in str(error)
-    # The digest of the same value counts it by its type and does not complain.
-    assert len(DEFAULT.digest(value)) == 32
+
+
+def close(value: Any) -> None:
+    if issubclass(type(value), asyncio.Future):
+        value.get_loop().close()
+    elif issubclass(type(value), (io.IOBase, socket.socket)):
+        value.close()
 
 
 def test_the_lists_are_as_long_as_promised() -> None:

@@ -6,6 +6,9 @@ step is ``running``, ``completed`` or ``failed``.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from agent_resume import clock
@@ -27,7 +30,16 @@ def file_stem(run: dict[str, Any]) -> str:
     return f"{run['name']}-{clock.parse_iso(run['created_at'])}"
 
 
-def write_run(dump: RunDump, file: BinaryIO, bends: Bends) -> None:
+def holds_another(path: Path, run_id: str) -> bool:
+    """Whether a file is there that holds another run than this."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("id") != run_id
+
+
+def write_run(dump: RunDump, file: BinaryIO, bends: Bends, tick: Callable[[], None] = lambda: None) -> None:
     """Write one run; its steps stream, one a line."""
     run = dump.run
     head = {"id": run["id"], "name": run["name"], "createdAt": run["created_at"], "updatedAt": run["updated_at"]}
@@ -39,6 +51,7 @@ def write_run(dump: RunDump, file: BinaryIO, bends: Bends) -> None:
     for row in dump.steps:
         file.write((between + jstext.compact(_step(row, bends))).encode())
         between = ",\n    "
+        tick()
     file.write(b"]" if between == "\n    " else b"\n  ]")
     if run["result"] is not None:
         result = flatten(run["result_format"] or "json", run["result"], bends, "run.result")

@@ -25,10 +25,12 @@ class Found:
 
     Attributes:
         kind: ``flowcast``, ``jsonl``, or ``document`` (a file that is one JSON document: ours or badgr's).
+        is_guess: it was only found beside others, and may be something else altogether.
     """
 
     path: Path
     kind: Literal["flowcast", "jsonl", "document"]
+    is_guess: bool = False
 
 
 def look(path: Path, wanted: str) -> Iterator[Found]:
@@ -39,14 +41,11 @@ def look(path: Path, wanted: str) -> Iterator[Found]:
         wanted: a format, or ``auto``.
 
     Raises:
-        Refused: nothing of that format.
+        Refused: nothing is there, or nothing of that format.
     """
     path = Path(os.path.abspath(path.expanduser()))
     if path.is_dir():
-        found = list(_in_folder(path, wanted))
-        if not found:
-            raise Refused("no run of a known layout in this folder")
-        yield from found
+        yield from _in_folder(path, wanted)
     elif not path.exists():
         raise Refused("no such file or folder")
     else:
@@ -66,7 +65,8 @@ def _in_folder(path: Path, wanted: str) -> Iterator[Found]:
         for entry in sorted(path.iterdir()):
             ours = entry.suffix == ".jsonl" if wanted == "jsonl" else entry.suffix in (".json", ".jsonl")
             if ours and entry.is_file() and not entry.name.startswith("."):
-                yield _file(entry, wanted)
+                found = _file(entry, wanted)
+                yield Found(found.path, found.kind, is_guess=wanted == "auto")
 
 
 def is_flowcast_run(path: Path) -> bool:

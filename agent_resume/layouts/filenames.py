@@ -32,9 +32,10 @@ def is_safe(text: str, longest: int = _LONGEST) -> bool:
     return text.partition(".")[0].lower() not in _DEVICES
 
 
-def marked(text: str, longest: int = _LONGEST) -> str:
-    """A readable part of ``text`` and a digest, so that names that clean up alike stay apart."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+def marked(text: str, longest: int = _LONGEST, *, owner: str | None = None) -> str:
+    """A readable part of ``text`` and a digest of its owner's id, so that names that clean up alike stay apart."""
+    whole = text if owner is None else owner
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     readable = _UNSAFE.sub("_", text)
     if readable.partition(".")[0].lower() in _DEVICES:
         readable = f"run_{readable}"
@@ -53,14 +54,19 @@ class Names:
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
 
-    def pick(self, text: str, *, longest: int = _LONGEST) -> str:
-        """The name for ``text``; the same one each time it is asked."""
-        name = safe_name(text, longest=longest)
-        if self._owners.setdefault(name.lower(), text) == text:
+    def pick(self, text: str, owner: str | None = None) -> str:
+        """The name for ``text``; the same one each time it is asked for the same owner, which is ``text`` itself if None."""
+        whole = text if owner is None else owner
+        name = safe_name(text)
+        if self._owners.setdefault(name.lower(), whole) == whole:
             return name
-        name = stem = marked(text, longest)
+        name = stem = marked(text, owner=owner)
         number = 1
-        while self._owners.setdefault(name.lower(), text) != text:
+        while self._owners.setdefault(name.lower(), whole) != whole:
             number += 1
             name = f"{stem}_{number}"
         return name
+
+    def release(self, name: str, owner: str) -> None:
+        """Let nobody have a name that turned out to be in use."""
+        self._owners[name.lower()] = f"\0{owner}"

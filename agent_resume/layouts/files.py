@@ -7,10 +7,9 @@ import filecmp
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from agent_resume import clock
 from agent_resume.layouts.outcomes import Refused
@@ -19,6 +18,7 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getat
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 # One fsync a file is the honest way; for a run with thousands of side files one sync of all is the fast one.
 _FILES_SYNCED_SINGLY = 64
+_TAKEN = "{} exists and is another state of the run, perhaps a newer one; move it away, or export to another folder"
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -90,11 +90,13 @@ class NewFolder:
         self.path.mkdir(mode=0o700)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not self._settled:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def commit(self, *, replace: bool) -> str:
+    def commit(self, *, replace: bool) -> Literal["exported", "unchanged", "replaced"]:
         """Give it its name, durably.
 
         Returns:
@@ -112,10 +114,7 @@ class NewFolder:
         if _same_tree(self.path, self.target):
             return "unchanged"
         if not replace:
-            raise Refused(
-                f"{self.target} exists and is another state of the run, perhaps a newer one; "
-                f"move it away, or export to another folder"
-            )
+            raise Refused(_TAKEN.format(self.target))
         self._exchange()
         return "replaced"
 
@@ -159,26 +158,58 @@ def _same_tree(new: Path, old: Path) -> bool:
     return all((old / name).is_file() and filecmp.cmp(new / name, old / name, shallow=False) for name in names)
 
 
-@contextlib.contextmanager
-def whole_file(target: Path) -> Iterator[BinaryIO]:
-    """A file to write; it appears under its name, or replaces the old one, when it is complete and durable.
+class NewFile:
+    """A file that appears under its name when it is complete; until then it lies beside it under another.
 
-    A pipe or a device is written to directly, since it cannot be replaced.
+    Used as a context manager; without ``commit()`` nothing remains. A pipe or a device is written to directly, since it
+    cannot be replaced; a link is followed.
     """
-    if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            yield file
-        return
-    target = Path(os.path.realpath(target))
-    make_folder(target.parent)
-    beside = _sibling(target)
-    try:
-        with new_file(beside) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)
+
+    def __init__(self, target: Path) -> None:
+        self.target = Path(os.path.realpath(target))
+        self._is_special = self.target.exists() and not self.target.is_file()
+        self._beside = _sibling(self.target)
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> NewFile:
+        make_folder(self.target.parent)
+        self._file = self.target.open("wb") if self._is_special else new_file(self._beside)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+        if not self._is_special:
+            self._beside.unlink(missing_ok=True)
+
+    @property
+    def file(self) -> BinaryIO:
+        """Where to write."""
+        assert self._file is not None  # entered
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def commit(self, *, replace: bool) -> Literal["exported", "unchanged", "replaced"]:
+        """Give it its name, durably; as for ``NewFolder``.
+
+        Raises:
+            Refused: another file has the name, and ``replace`` is false.
+        """
+        if self._is_special:
+            self._close()
+            return "exported"
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self._close()
+        there = os.path.lexists(self.target)
+        if there and filecmp.cmp(self._beside, self.target, shallow=False):
+            return "unchanged"
+        if there and not replace:
+            raise Refused(_TAKEN.format(self.target))
+        self._beside.replace(self.target)
+        sync_folder(self.target.parent)
+        return "replaced" if there else "exported"

@@ -44,7 +44,12 @@ def flatten(form: str, text: str, bends: Bends, path: str) -> Any:
     walk = _tagged if form == "tagged" and f'"{TAG}"' in text else _plain
     if walk is _plain and jstext.is_easy(value):
         return value
-    return codec_plain.on_fresh_stack(lambda item: walk(item, bends, path), value)
+    try:
+        return codec_plain.on_fresh_stack(lambda item: walk(item, bends, path), value)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        # Not by our hand: an imported file may hold anything that is JSON.
+        bends.add(path, "tags that cannot be read, written as they are stored")
+        return _plain(value, bends, path)
 
 
 def flatten_column(text: str | None, bends: Bends, path: str) -> Any:

@@ -43,9 +43,7 @@ def write_run(
         results.take(row)
         tick()
     with files.new_file(path / LOG) as file:
-        log = LogWriter(
-            file, folder, results, keys, bends, heads=kept.get("heads")
-        )
+        log = LogWriter(file, folder, results, keys, bends, heads=kept.get("heads"))
         for row in dump.events:
             log.take(row)
             tick()
@@ -136,7 +134,9 @@ def _untrapped(fields: dict[str, Any], key: str, is_text: bool, bends: Bends) ->
     for name, value in fields.items():
         trap = name in TRAP_NAMES and shapes.is_truthy(value)
         if trap:
-            bends.add(f"steps[{key!r}].meta.{name}", f"would make flowcast turn the result into text, written as {name}_")
+            bends.add(
+                f"steps[{key!r}].meta.{name}", f"would make flowcast turn the result into text, written as {name}_"
+            )
         renamed[f"{name}_" if trap else name] = value
     return renamed
 
@@ -147,5 +147,5 @@ def _set_times(path: Path, run: dict[str, Any], last_ts: str | None) -> None:
     for name, text in ((STATE, run["updated_at"]), (REPORT, run["finished_at"]), (LOG, last_ts)):
         file = path / name
         if file.exists():
-            seconds = clock.parse_iso(text) / 1000 if text else ms / 1000
-            os.utime(file, (seconds, seconds))
+            nanoseconds = (clock.parse_iso(text) if text else ms) * 1_000_000
+            os.utime(file, ns=(nanoseconds, nanoseconds))

@@ -23,9 +23,7 @@ from agent_resume.models import RunDump
 
 
 @contextmanager
-def read_run(
-    path: Path, codec: Codec, bends: Bends, tick: Callable[[], None] = lambda: None
-) -> Iterator[RunDump]:
+def read_run(path: Path, codec: Codec, bends: Bends, tick: Callable[[], None] = lambda: None) -> Iterator[RunDump]:
     """The rows of the run in a folder; they are read while they are stored.
 
     Args:
@@ -203,4 +201,3 @@ class _Import:
         if self.plan.keys.originals:
             kept["keys"] = self.plan.keys.originals
         return kept | self.plan.odd_ones()
-

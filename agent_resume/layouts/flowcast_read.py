@@ -25,7 +25,9 @@ def _no_constant(name: str) -> NoReturn:
 
 _strict = json.JSONDecoder(parse_constant=_no_constant).decode
 # An int too long for Python's own parser is infinite to JavaScript.
-_huge = json.JSONDecoder(parse_constant=_no_constant, parse_int=lambda text: int(text) if len(text) < 400 else float(text)).decode
+_huge = json.JSONDecoder(
+    parse_constant=_no_constant, parse_int=lambda text: int(text) if len(text) < 400 else float(text)
+).decode
 
 
 def parse(text: str) -> Any:

@@ -19,7 +19,12 @@ def report_lines(fields: dict[str, Any], records: Iterable[dict[str, Any]]) -> I
     """
     yield "# Workflow Run Report"
     yield ""
-    for label, name in (("Run ID", "runId"), ("Status", "status"), ("Started", "startedAt"), ("Completed", "completedAt")):
+    for label, name in (
+        ("Run ID", "runId"),
+        ("Status", "status"),
+        ("Started", "startedAt"),
+        ("Completed", "completedAt"),
+    ):
         yield f"**{label}**: {_shown(fields, name)}"
     yield f"**Total time**: {_seconds(_total(fields))}s"
     yield ""

@@ -28,9 +28,11 @@ def units(text: str) -> int:
 def code_units(text: str) -> list[int]:
     """The UTF-16 code units themselves."""
     data = text.encode("utf-16-le", "surrogatepass")
-    return list(memoryview(data).cast("H")) if _NATIVE_LITTLE else [
-        data[at] | data[at + 1] << 8 for at in range(0, len(data), 2)
-    ]
+    return (
+        list(memoryview(data).cast("H"))
+        if _NATIVE_LITTLE
+        else [data[at] | data[at + 1] << 8 for at in range(0, len(data), 2)]
+    )
 
 
 _NATIVE_LITTLE = memoryview(b"\x01\x00").cast("H")[0] == 1

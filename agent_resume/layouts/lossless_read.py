@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from agent_resume.layouts.flowcast_read import parse
@@ -17,7 +16,7 @@ from agent_resume.models import RunDump
 class Lines:
     """The runs of a JSON-lines export, one after the other.
 
-    Each dump streams from the file and must be used up, or ``skip_run`` called, before the next begins.
+    Each dump streams from the file; ``find_run`` goes on to the next.
     """
 
     def __init__(self, file: BinaryIO, tick: Callable[[int], None]) -> None:
@@ -39,21 +38,29 @@ class Lines:
             raise Refused("line 1 is not the header of an export")
         check_version(header)
 
-    def next_run(self) -> RunDump | None:
-        """The next run's dump; reading on in it may raise Refused.
+    def find_run(self) -> bool:
+        """Go to where the next run begins, past what is left of one that was refused; False at the end of the file."""
+        while True:
+            try:
+                ahead = self._peek()
+            except Refused:
+                continue
+            if ahead is None:
+                return False
+            kind, value = ahead
+            if kind == "run":
+                given = value.get("id") if isinstance(value, dict) else None
+                self.run_id = given if isinstance(given, str) else None
+                return True
+            self._ahead = None
+
+    def read_run(self) -> RunDump:
+        """The dump of the run that begins here; reading on in it may raise Refused.
 
         Raises:
-            Refused: no run begins here.
+            Refused: it is none.
         """
-        self.run_id = None
-        if self._peek() is None:
-            return None
-        kind, value = self._next()
-        if kind != "run":
-            raise Refused(f"line {self._number}: {kind!r} where a run should begin")
-        if isinstance(value, dict) and isinstance(value.get("id"), str):
-            self.run_id = value["id"]
-        run = read_row("run", value, f"line {self._number}: run")
+        run = read_row("run", self._next()[1], f"line {self._number}: run")
         counts: dict[str, int] = {}
         return RunDump(run, *(self._rows(part, counts, run["id"]) for part in PARTS))
 
@@ -73,18 +80,6 @@ class Lines:
             kind, end = self._next()
             if kind != "end" or not isinstance(end, dict) or end != {"run": run_id, **counts}:
                 raise Refused(f"line {self._number}: run {run_id!r} is not complete; export it again")
-
-    def skip_run(self) -> None:
-        """Go to where the next run begins, after this one was refused."""
-        while True:
-            try:
-                ahead = self._peek()
-            except Refused:
-                self._ahead = None
-                continue
-            if ahead is None or ahead[0] == "run":
-                return
-            self._next()
 
     def _peek(self) -> tuple[str, Any] | None:
         if self._ahead is None:
@@ -107,8 +102,8 @@ class Lines:
         else:
             return None
         try:
-            document = parse(line.decode())
-        except (ValueError, UnicodeDecodeError) as error:
+            document = parse(line.decode("utf-8-sig" if self._number == 1 else "utf-8"))
+        except ValueError as error:
             raise Refused(f"line {self._number} is not JSON ({error})") from None
         if not isinstance(document, dict) or not document:
             raise Refused(f"line {self._number} is not an object")
@@ -166,13 +161,15 @@ def check_version(header: dict[str, Any]) -> None:
         raise Refused(f"version {json.dumps(version)} is not one that this agent-resume reads; upgrade it")
 
 
-def read_document(path: Path, data: bytes) -> Any:
+def read_document(name: str, data: bytes) -> Any:
     """A whole JSON file.
 
     Raises:
         Refused: it is no JSON.
     """
     try:
-        return parse(data.decode("utf-8-sig"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise Refused(f"{path.name} cannot be read ({error})") from None
+        # Some shells write UTF-16 when a command's output is redirected.
+        wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        return parse(data.decode("utf-16" if wide else "utf-8-sig"))
+    except ValueError as error:
+        raise Refused(f"{name} cannot be read ({error})") from None

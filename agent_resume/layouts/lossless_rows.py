@@ -27,7 +27,9 @@ _ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("step", "effect"): schema.EFFECTS,
     ("pause", "kind"): schema.PAUSE_KINDS,
 }
-_TIMES = frozenset({"created_at", "updated_at", "finished_at", "started_at", "ts", "asked_at", "deadline", "answered_at"})
+_TIMES = frozenset(
+    {"created_at", "updated_at", "finished_at", "started_at", "ts", "asked_at", "deadline", "answered_at"}
+)
 _NAMES = frozenset({("run", "id"), ("run", "name"), ("event", "type"), ("pause", "name")})
 
 
@@ -82,10 +84,13 @@ def _check(kind: str, name: str, column: Any, row: dict[str, Any], place: str) -
     expected = column.type.python_type
     if type(value) is not expected:
         raise Refused(f"{place}: {json.dumps(value)[:40]} is no {'text' if expected is str else 'integer'}")
-    if expected is int:
-        if not -(2**63) <= value < 2**63:
-            raise Refused(f"{place}: beyond 64 bits")
-        return
+    if expected is int and not -(2**63) <= value < 2**63:
+        raise Refused(f"{place}: beyond 64 bits")
+    if expected is str:
+        _check_text(kind, name, value, place)
+
+
+def _check_text(kind: str, name: str, value: str, place: str) -> None:
     if not is_storable(value):
         _refuse_unstorable(kind, name, value, place)
     if value == "" and (kind, name) in _NAMES:

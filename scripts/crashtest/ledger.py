@@ -60,7 +60,7 @@ _OUTCOMES = ("done", "error", "interrupted", "in_doubt", "unknown")
 _Step = tuple[str, str]
 
 
-def compare(ledger: Path, db: Path, runs: list[str], steps: list[str], kills: int) -> Findings:
+def compare(ledger: Path, db: Path, runs: list[str], steps: list[str], most_again: int) -> Findings:
     """Hold the ledger against the store after everything is done."""
     found = Findings(steps=len(runs) * len(steps))
     begins = _read_ledger(ledger, found)
@@ -69,12 +69,14 @@ def compare(ledger: Path, db: Path, runs: list[str], steps: list[str], kills: in
         _check_file(connection, found)
         for run in runs:
             _check_run(connection, run, steps, begins, found)
+    except sqlite3.DatabaseError as error:
+        found.add("damaged file", str(error))
     finally:
         connection.close()
     again = sum(count - 1 for count in begins[0].values() if count > 1)
     found.ran_twice = sum(count > 1 for count in begins[0].values())
-    if again > kills:
-        found.add("more repetitions than kills", f"{again} > {kills}")
+    if again > most_again:
+        found.add("more repetitions than kills", f"{again} > {most_again}")
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,17 @@ def run_any(task: Task, run_ids: list[str]) -> None:
             continue
 
 
+def warm_up(folder: Path) -> None:
+    """Import everything that a life needs, by living once; lives are forked from a process with one thread."""
+    with agent_resume.Store(folder / "warm.db") as store:
+        agent_resume.agent_run("warm", lambda run: run.step("s", str), db=store)
+        with agent_resume.Checkpoint("shared", db=store) as run:
+            run.step("s", str)
+    left = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if left:
+        raise RuntimeError(f"threads are left when the store is closed: {left}")
+
+
 def live(work: Callable[[], None], ledger: Path, fault: str | None, seed: int) -> int:
     """Fork a life; returns its process id. Exit codes: 0 all done, 4 refused, 1 anything else."""
     pid = os.fork()
@@ -119,7 +131,8 @@ def live(work: Callable[[], None], ledger: Path, fault: str | None, seed: int) -
     except REFUSALS:
         code = 4
     except BaseException as error:  # noqa: BLE001 - a forked life must not go on in its parent's code
-        text = f"{type(error).__name__}:{error}".replace("\n", " ")
+        frames = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        text = f"{type(error).__name__}: {error} at {' > '.join(frames)}".replace("\n", " ")
         Ledger(ledger).write("error", "-", "-", text)
     finally:
         os._exit(code)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powercut import plain
+from powercut import agent, plain
 from powercut.record import CannotRecordError, Cut, Recording, build_shim, cuts, record
 
 #: How many acknowledged things a cut lost, and what else is wrong.
@@ -62,6 +62,20 @@ def plain_scenario(mode: str, workers: int, may_lose: str, commits: int = 60) ->
     return Scenario(name, commands, lambda cut: plain.lost(cut, "rows.db"), may_lose)
 
 
+def agent_scenario(name: str, runs: int, durability: str, may_lose: str, steps: int = 40) -> Scenario:
+    names = [f"run-{number}" for number in range(runs)]
+
+    def commands(root: Path) -> list[list[str]]:
+        # In a folder that the store has to make.
+        db = str(root / "new" / "runs.db")
+        return [[sys.executable, "-m", "powercut.agent", db, run, str(steps), durability] for run in names]
+
+    def check(cut: Cut) -> tuple[int, list[str]]:
+        return agent.lost(cut, "new/runs.db", names, steps)
+
+    return Scenario(name, commands, check, may_lose)
+
+
 SCENARIOS = {
     "plain": [
         plain_scenario("full", 1, "nothing"),
@@ -72,6 +86,12 @@ SCENARIOS = {
         plain_scenario("normal", 3, "suffix"),
         plain_scenario("off", 1, "teeth"),
         plain_scenario("rollback", 1, "teeth"),
+    ],
+    "agent": [
+        agent_scenario("an agent", 1, "full", "nothing"),
+        agent_scenario("three agents, one file", 3, "full", "nothing"),
+        agent_scenario("an agent, relaxed", 1, "relaxed", "suffix"),
+        agent_scenario("three agents, one file, relaxed", 3, "relaxed", "suffix"),
     ],
 }
 

@@ -48,7 +48,7 @@ def body(steps: int, note: Note, called: Callable[[str], None]) -> Callable[[Any
             if number % 3 == 0:
                 run.record(f"r{number}", number)
                 note(f"r{number}")
-            run.event("progress", {"at": number})
+            run.event("fallback", {"from": "a", "to": "b"})
 
     return work
 

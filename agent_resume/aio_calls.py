@@ -1,0 +1,182 @@
+"""Performing a flow's effects from a coroutine. The event loop's thread never touches the database and never waits.
+
+A write that was queued is always waited for, also by a cancelled task: only then is its outcome known, and the flow
+can undo or confirm it; then the cancellation goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import errors, run_calls, store_notify
+from .database_batch import Queued, fulfil, start_thread
+from .run_context import active
+from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
+
+if TYPE_CHECKING:
+    from .run_options import StepSpec
+    from .store import Store
+
+T = TypeVar("T")
+
+
+async def drive(store: Store, flow: Flow) -> Any:
+    """``run_calls.drive``, awaited: what arrives between two effects is thrown into the flow as well."""
+    value: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                if error is None:
+                    effect = flow.send(value)
+                else:
+                    effect = flow.throw(error)
+                    error = None
+                value = await perform(store, effect)
+            except StopIteration as stop:
+                result = stop.value
+                break
+            except GeneratorExit:
+                flow.close()  # this coroutine is being thrown away: nothing can be awaited any more
+                raise
+            except BaseException as caught:
+                if flow.gi_frame is None:  # type: ignore[attr-defined]  # a flow is a generator; it ended with this
+                    raise
+                error = caught
+    finally:
+        error = None  # its traceback holds this frame
+    if type(result) is Raised:
+        raise result.error
+    return result
+
+
+async def perform(store: Store, effect: Any) -> Any:
+    """Perform one effect."""
+    if type(effect) is Write:
+        return await _write(store, effect)
+    if type(effect) is Call:
+        return await _call(effect)
+    if type(effect) is Sleep:
+        return await asyncio.sleep(effect.seconds)
+    if type(effect) is Read:
+        return await in_thread(store, store.database.read, effect.operation, *effect.arguments)
+    if type(effect) is Do:
+        if effect.long:
+            return await in_own_thread(effect.function, *effect.arguments)
+        return await shielded(store, effect.function, *effect.arguments)
+    if type(effect) is News:
+        return await store_notify.wait_async(store.database, effect.run, effect.seen, effect.seconds)
+    if type(effect) is Watch:
+        return await in_own_thread(run_calls.watch, store, effect.owner, effect.what)
+    raise AssertionError(effect)
+
+
+async def _write(store: Store, effect: Write) -> Any:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, settle, loop))
+    return await outlast(future)
+
+
+async def in_thread(store: Store, fn: Callable[..., T], *args: Any) -> T:
+    """Call what may block and may be given up."""
+    return await asyncio.wrap_future(store.database.helpers.submit(functools.partial(fn, *args)))
+
+
+async def shielded(store: Store, fn: Callable[..., T], *args: Any) -> T:
+    """Call what may block and must be waited for, whatever becomes of this task."""
+    future = asyncio.wrap_future(store.database.helpers.submit(functools.partial(fn, *args)))
+    result: T = await outlast(future)
+    return result
+
+
+async def in_own_thread(fn: Callable[..., T], *args: Any) -> T:
+    """Call what may take long, in a thread of its own and in a copy of this context; it is always waited for."""
+    result: T = await outlast(_begin_in_own_thread(fn, *args))
+    return result
+
+
+def _begin_in_own_thread(fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    future: Future[Any] = Future()
+    context = contextvars.copy_context()
+    start_thread(functools.partial(fulfil, future, functools.partial(context.run, fn, *args)), "agent-resume-call")
+    return asyncio.wrap_future(future)
+
+
+async def outlast(future: asyncio.Future[Any]) -> Any:
+    """Await ``future`` to its end, however often this task is cancelled; then the cancellation goes on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except GeneratorExit:
+            raise
+        except BaseException:  # noqa: BLE001 - the future holds it; it is raised below
+            break
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # looked at, so that asyncio does not complain that nobody did
+        raise cancelled
+    return future.result()
+
+
+async def _call(effect: Call) -> Outcome:
+    spec = effect.spec
+    token = active.set(effect.context)
+    try:
+        if spec.isolation is not None:
+            return await _call_isolated(effect)
+        if spec.timeout is None:
+            return Outcome(await _value(spec))
+        try:
+            async with asyncio.timeout(spec.timeout) as limit:
+                return Outcome(await _value(spec))
+        except TimeoutError as error:
+            if not limit.expired():
+                return Outcome(error=error)
+            return Outcome(error=errors.StepTimeout(effect.context.run_id, spec.key, spec.timeout))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
+        return Outcome(error=error)
+    finally:
+        # A coroutine that is thrown away may be closed in another context than it ran in.
+        with contextlib.suppress(ValueError):
+            active.reset(token)
+
+
+async def _value(spec: StepSpec) -> Any:
+    value = spec.fn(*spec.args)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _call_isolated(effect: Call) -> Outcome:
+    from . import run_isolation
+
+    child = run_isolation.Child(effect.spec, effect.context)
+    future = _begin_in_own_thread(child.run)
+    try:
+        outcome: Outcome = await asyncio.shield(future)
+    except asyncio.CancelledError:
+        child.stop()
+        await outlast(future)
+        raise
+    return outcome

@@ -1,0 +1,40 @@
+"""``agent-resume doctor``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import exits, screen, session
+from .options import Db, Json
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+
+
+def doctor_command(
+    full: Annotated[bool, typer.Option("--full", help="Also read every page of the file.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Look a store over: library, file, schema, runs.
+
+    Exit code 1 when there is a problem; warnings and notes are 0.
+    """
+    import dataclasses
+
+    from agent_resume import report, store_admin_doctor
+
+    with session.opened(db) as store:
+        findings = []
+        for finding in store_admin_doctor.examine(store, full=full):
+            findings.append(finding)
+            if json:
+                continue
+            topic, level = report.pad(finding.topic, 11), report.pad(finding.level, 7)
+            screen.line(f"{screen.paint(level, _STYLES[finding.level])}  {topic}  {screen.fit(finding.text)}")
+            if finding.mend is not None:
+                screen.line(f"{'':22}-> {screen.fit(finding.mend)}")
+        if json:
+            screen.document([dataclasses.asdict(finding) for finding in findings])
+    return exits.FAILED if any(finding.level == "problem" for finding in findings) else exits.OK

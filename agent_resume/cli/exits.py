@@ -1,0 +1,56 @@
+"""Exit codes, and which error or status gives which."""
+
+from __future__ import annotations
+
+from agent_resume import errors
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+IN_USE = 4
+PAUSED = 5
+STORE = 6
+CANCELLED = 7
+AMBIGUOUS = 8
+INTERRUPTED = 130
+
+#: The exit code for each status as it is shown.
+OF_STATUS = {
+    "completed": OK,
+    "failed": FAILED,
+    "running": IN_USE,
+    "overdue": IN_USE,
+    "paused": PAUSED,
+    "cancelled": CANCELLED,
+    "interrupted": INTERRUPTED,
+    "idle": INTERRUPTED,
+}
+
+_OF_ERROR: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.RunNotFound, NOT_FOUND),
+    (errors.AmbiguousRunId, AMBIGUOUS),
+    (errors.RunInUse, IN_USE),
+    (errors.StepInFlight, IN_USE),
+    (errors.RunLost, IN_USE),
+    (errors.StoreError, STORE),
+    (errors.RunCancelled, CANCELLED),
+    (errors.InvalidName, USAGE),
+)
+
+
+def of_error(error: BaseException) -> int:
+    """The exit code for an error of ours."""
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), FAILED)
+
+
+class Usage(Exception):
+    """What was asked for makes no sense; exit code 2."""
+
+
+class Stop(Exception):
+    """End with a message and an exit code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,108 @@
+"""Starting a run's recorded command again, so that the same run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+from . import exits, screen
+
+if TYPE_CHECKING:
+    from agent_resume.models import RunRow
+    from agent_resume.store import Store
+    from agent_resume.store_admin_command import RecordedCommand
+    from agent_resume.store_admin_detail import RunDetail
+
+#: How long an answer waits for the process that asked to end, in s.
+PATIENCE = 10.0
+
+
+def usable_command(row: RunRow) -> RecordedCommand:
+    """The run's command.
+
+    Raises:
+        Usage: there is none that could be started; says why.
+    """
+    from agent_resume import store_admin_command
+
+    command = store_admin_command.command_of(row)
+    if isinstance(command, str):
+        raise exits.Usage(f"run {row.id!r} cannot be resumed by --exec: {command}")
+    if command.refusal is not None:
+        raise exits.Usage(f"run {row.id!r} cannot be resumed by --exec: {command.refusal}")
+    return command
+
+
+def environment(store: Store, row: RunRow) -> dict[str, str]:
+    """What tells the program which run to go on with."""
+    return {
+        **os.environ,
+        "AGENT_RESUME_RUN_ID": row.id,
+        "AGENT_RESUME_RUN_NAME": row.name,
+        "AGENT_RESUME_RUN_DB": store.location.target,
+    }
+
+
+def execute(store: Store, row: RunRow, *, quiet: bool = False) -> int:
+    """Run the recorded command to its end; the run's exit code after it.
+
+    Raises:
+        Usage: no command that could be started.
+        RunInUse: somebody else executes the run, or is just starting it.
+    """
+    from agent_resume import store_admin
+    from agent_resume.store_sql import Place
+
+    command = usable_command(row)
+    claim = store_admin.ExecClaim(store.owner.seed, store.owner.judge)
+    store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
+    if not quiet:
+        screen.note(f"resuming {row.id}: {command.text}")
+    child = subprocess.Popen(command.argv, cwd=command.cwd, env=environment(store, row))
+    code = wait(child)
+    return after(store, row, code)
+
+
+def wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child; Ctrl-C reaches it too, and its end is awaited, so that it can settle its run."""
+    if threading.current_thread() is not threading.main_thread():
+        return child.wait()  # handlers belong to the main thread
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def after(store: Store, row: RunRow, code: int) -> int:
+    """Say how the command and the run ended; the run's exit code."""
+    from agent_resume import store_admin_detail
+
+    detail = store_admin_detail.detail(store, row)
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    screen.note(f"the command ended with {how}; run {row.id} is {detail.status}")
+    return code_of(detail)
+
+
+def code_of(detail: RunDetail) -> int:
+    """The exit code for a run whose command has ended: one that nobody holds is not live, whatever it is marked as."""
+    if detail.status in ("running", "overdue") and not detail.is_held:
+        return exits.INTERRUPTED
+    return exits.OF_STATUS[detail.status]
+
+
+def wait_for_the_asker(store: Store, row: RunRow) -> None:
+    """A paused run's process may still be on its way out; give it ``PATIENCE`` to end."""
+    from agent_resume import clock, store_admin
+
+    deadline = clock.monotonic() + PATIENCE
+    while clock.monotonic() < deadline:
+        if store.ask(store_admin.live_owner, store.owner.judge, row) is None:
+            return
+        clock.sleep(0.1)

@@ -1,0 +1,95 @@
+"""``agent-resume list``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import screen, session, tables
+from .exits import OF_STATUS, Usage
+from .options import Db, Format, Json, moment
+
+if TYPE_CHECKING:
+    from agent_resume.models import RunSummary
+
+SCREENFUL = 50
+_SORTS = ("created", "updated", "name", "status")
+_HEADERS = ("ID", "NAME", "STATUS", "STEPS", "DURATION", "AGE", "TOKENS")
+_RIGHT = ("STEPS", "DURATION", "AGE", "TOKENS")
+
+
+def list_command(
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help=f"Only runs shown as this: {', '.join(sorted(OF_STATUS))}."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only runs of exactly this name.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Created at or after: an ISO time, or 2h, 3d ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Created before: an ISO time, or 2h, 3d ago.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=0, help=f"Most runs to show, 0 for all. Default: {SCREENFUL} in a table, else all."),
+    ] = None,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="FIELD", help=f"{', '.join(_SORTS)}; a leading - turns it round.")
+    ] = "-created",
+    format: Format = None,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """List runs, newest first."""
+    if status is not None and status not in OF_STATUS:
+        raise Usage(f"--status: no status {status!r}; there are {', '.join(sorted(OF_STATUS))}")
+    if sort.removeprefix("-") not in _SORTS:
+        raise Usage(f"--sort: one of {', '.join(_SORTS)}, perhaps with a leading -; not {sort!r}")
+    tables.check(format)
+    most = SCREENFUL if limit is None and not (json or format in tables.LINE_FORMATS) else limit or None
+    begin, end = moment(since, "--since"), moment(until, "--until")
+    with session.opened(db) as store:
+        from agent_resume.top_level import list_runs
+
+        if not store.exists():
+            screen.note(f"no store at {store.display}; the first agent run makes it")
+        wanted = None if most is None else most + 1
+        found = list_runs(db=store, status=status, name=name, since=begin, until=end, limit=wanted, sort=sort)
+        runs = found if most is None else itertools.islice(found, most)
+        _print(runs, json=json, format=format)
+        if limit is None and most is not None and next(found, None) is not None:
+            screen.note(f"only {most} runs are shown; --limit 0 shows all")
+
+
+def _print(runs: Iterator[RunSummary], *, json: bool, format: str | None) -> None:
+    if json:
+        screen.array(run.to_dict() for run in runs)
+    elif format in tables.LINE_FORMATS:
+        tables.records((run.to_dict() for run in runs), format)
+    else:
+        tables.print_table(_HEADERS, [_cells(run) for run in runs], format, right=_RIGHT, expendable=_RIGHT[1:])
+
+
+def _cells(run: RunSummary) -> list[str]:
+    from agent_resume import clock, report
+
+    took = clock.now_ms() - clock.parse_iso(run.created_at) if run.shown_status == "running" else run.duration_ms
+    return [
+        screen.fit(run.id),
+        screen.fit(run.name),
+        screen.paint_status(run.shown_status),
+        f"{run.steps_completed}/{run.steps_total}",
+        report.seconds_text(took),
+        tables.age(run.created_at),
+        _tokens(run),
+    ]
+
+
+def _tokens(run: RunSummary) -> str:
+    if run.input_tokens is None and run.output_tokens is None:
+        return "-"
+    return f"{tables.number(run.input_tokens or 0)}+{tables.number(run.output_tokens or 0)}"

@@ -1,0 +1,149 @@
+"""``agent-resume cancel``, ``rename``, ``tag``, ``fork`` and ``rerun``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import screen, session, tables
+from .exits import Usage
+from .options import Db, Json, Run, json_value
+
+if TYPE_CHECKING:
+    from agent_resume.models import RunRow
+    from agent_resume.store_sql import Place
+
+
+def _place(row: RunRow) -> Place:
+    from agent_resume.store_sql import Place
+
+    return Place(row.seq, row.id)
+
+
+def cancel_command(run: Run, db: Db = None) -> None:
+    """Cancel a run: its agent is told at its next step.
+
+    A cancelled run is not resumed; `agent-resume resume RUN --force` reopens it.
+    """
+    with session.opened(db) as store:
+        row = store.cancel(session.find(store, run).id)
+        screen.note(f"run {row.id} is cancelled")
+
+
+def rename_command(
+    run: Run, name: Annotated[str, typer.Argument(metavar="NAME", help="The new agent name.")], db: Db = None
+) -> None:
+    """Give a run another agent name; its id stays."""
+    from agent_resume import store_admin_edit
+    from agent_resume.run_options import check_name
+
+    with session.opened(db) as store:
+        row = session.find(store, run)
+        store.direct(store_admin_edit.rename, _place(row), check_name("run name", name))
+        screen.note(f"run {row.id} is a run of {name!r} now")
+        if name != row.name:
+            screen.note(f"a program that calls its agent {row.name!r} will not find this run; rename the agent too")
+
+
+def tag_command(
+    run: Run,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[NAME[=VALUE]…]", help="Tags to set.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="NAME", help="A tag to remove; may be repeated.")] = None,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """Set, remove or print a run's tags.
+
+    They are kept in the run's meta: json_extract(meta, '$.tags.NAME') in SQL.
+    """
+    from agent_resume import store_admin_edit
+
+    add: dict[str, Any] = {}
+    for text in tags or ():
+        name, equals, value = text.partition("=")
+        if not name:
+            raise Usage(f"{text!r} has no name; write NAME or NAME=VALUE")
+        add[name] = value if equals else True
+    with session.opened(db) as store:
+        row = session.find(store, run)
+        if add or remove:
+            now = store.direct(store_admin_edit.tag, _place(row), add, tuple(remove or ()))
+        else:
+            now = row.meta_dict.get("tags", {})
+        shown = store.redactor.value(now)
+        if json:
+            screen.document(shown)
+            return
+        for name, value in shown.items():
+            screen.line(screen.fit(name if value is True else f"{name}={value}"))
+
+
+def fork_command(
+    run: Run,
+    before: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STEP", help="Share the completed steps before this one. Default: all completed ones."),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="STEP=JSON", help="Another result for a step; may be repeated."),
+    ] = None,
+    answers: Annotated[bool, typer.Option("--answers", help="Copy the answers to the run's questions too.")] = False,
+    new_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of the new run.")] = None,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """Make a new run that shares completed steps with this one.
+
+    The source is never changed. Prints the new run's id; resume it with --exec.
+    """
+    from agent_resume import store_admin_fork
+    from agent_resume.run_options import check_name
+
+    with session.opened(db) as store:
+        row = session.find(store, run)
+        given = {key: store.codec.encode(value, key=key) for key, value in map(_assignment, values or ())}
+        run_id = None if new_id is None else check_name("run id", new_id)
+        request = store_admin_fork.ForkRequest(before, given, answers, run_id)
+        forked = store.direct(store_admin_fork.fork, _place(row), request)
+        if json:
+            screen.document(
+                {"id": forked.run.id, "forkedFrom": row.id, "shared": list(forked.shared), "set": list(given),
+                 "answers": list(forked.answers), "answersCopied": answers}
+            )  # fmt: skip
+        else:
+            screen.line(screen.fit(forked.run.id))
+        screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}")
+        if forked.answers and not answers:
+            names = ", ".join(map(repr, forked.answers))
+            screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")
+
+
+def _assignment(text: str) -> tuple[str, object]:
+    # A key may hold "=": the value is what is JSON behind the first "=" that leaves any.
+    at = text.find("=")
+    while at >= 0:
+        try:
+            return text[:at], json_value(text[at + 1 :], "--set")
+        except Usage:
+            at = text.find("=", at + 1)
+    raise Usage(f"--set: {text!r} is not STEP=JSON; a text needs its own quotes: 'STEP=\"text\"'")
+
+
+def rerun_command(
+    run: Run,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The step's key.")],
+    downstream: Annotated[bool, typer.Option("--downstream", help="Also what was first reached after it.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """Discard a step's stored result: the next resume runs it again."""
+    from agent_resume import store_admin_edit
+
+    with session.opened(db) as store:
+        row = session.find(store, run)
+        gone = store.direct(store_admin_edit.rerun, store.owner.judge, _place(row), step, downstream)
+        if json:
+            screen.document({"id": row.id, "discarded": gone})
+        screen.note(f"discarded {tables.plural(len(gone), 'result')} of run {row.id}: {', '.join(gone)}")

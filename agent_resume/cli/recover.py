@@ -1,0 +1,48 @@
+"""``resume --all-interrupted --exec``: every interrupted run goes on, so many at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from agent_resume import errors
+
+from . import exits, launch, screen, session, tables
+
+if TYPE_CHECKING:
+    from agent_resume.models import RunSummary
+    from agent_resume.store import Store
+
+
+def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
+    """Resume every run that is shown as interrupted; 0 when each is completed or paused after it, else 1."""
+    from agent_resume.top_level import list_runs
+
+    with session.opened(db) as store:
+        found = list(list_runs(db=store, status="interrupted", sort="created"))
+        if not found:
+            screen.note("no run is interrupted")
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            results = list(pool.map(lambda run: _resume(store, run), found))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if json:
+        screen.document(results)
+    else:
+        rows = [[screen.fit(r["id"]), screen.paint_status(r["status"]), screen.fit(r["error"] or "")] for r in results]
+        tables.print_table(("ID", "STATUS", "ERROR"), rows, None)
+    fine = all(result["exitCode"] in (exits.OK, exits.PAUSED) for result in results)
+    return exits.OK if fine else exits.FAILED
+
+
+def _resume(store: Store, run: RunSummary) -> dict[str, Any]:
+    error: str | None = None
+    try:
+        code = launch.execute(store, store.find_run(run.id))
+    except (errors.AgentResumeError, errors.RunCancelled, exits.Usage, OSError) as trouble:
+        code = exits.USAGE if isinstance(trouble, exits.Usage) else exits.of_error(trouble)
+        error = str(trouble)
+        screen.note(f"agent-resume: {error}")
+    status = store.shown_status(store.find_run(run.id))
+    return {"id": run.id, "name": run.name, "status": status, "exitCode": code, "error": error}

@@ -1,0 +1,154 @@
+"""Where text leaves the program: data on stdout, messages on stderr, each in a form that its reader can take.
+
+Stored values may hold anything; every text is shown through ``fit``, so that no control character of theirs reaches a
+terminal and what the stream's encoding lacks is escaped. A closed pipe ends the program quietly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn, TextIO, cast
+
+from agent_resume import report
+
+# What ``json.dumps`` leaves as it is and a terminal may obey: C1 controls, and marks that turn the writing direction.
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_OF_STATUS = {
+    "completed": "green",
+    "failed": "red",
+    "running": "cyan",
+    "paused": "blue",
+    "cancelled": "dim",
+    "interrupted": "yellow",
+    "overdue": "yellow",
+    "idle": "yellow",
+    "in_doubt": "red",
+}
+
+
+class _Quiet:
+    """A stream that ends the program with exit code 0 when its reader is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._end()
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._end()
+
+    def _end(self) -> NoReturn:
+        # The interpreter flushes once more at its end; what is left goes nowhere then.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        raise SystemExit(0)
+
+
+def prepare() -> None:
+    """Make both streams take any text, and survive a reader that goes away."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, cast(TextIO, _Quiet(stream)))
+
+
+def fit(text: object) -> str:
+    """``text`` on one line, with only characters that are safe and that stdout can show."""
+    shown = report.printable(str(text))
+    if shown.isascii():
+        return shown
+    encoding = sys.stdout.encoding or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding, "replace")
+
+
+def line(text: str = "") -> None:
+    """Print one line of data; what it shows of stored values went through ``fit``."""
+    sys.stdout.write(f"{text}\n")
+
+
+def flush() -> None:
+    """Hand what was printed to its reader now."""
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Print one line of message on stderr."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{report.printable(text)}\n")
+    sys.stderr.flush()
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """``value`` as JSON that any reader can take: ASCII unless stdout is UTF-8, and safe on a terminal."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(value, indent=indent, ensure_ascii=not utf8)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if utf8 else text
+
+
+def document(value: Any) -> None:
+    """Print one JSON document."""
+    line(json_text(value))
+
+
+def array(values: Iterable[Any]) -> None:
+    """Print one JSON array, an element a line, while its elements come."""
+    between = "[\n"
+    for value in values:
+        sys.stdout.write(between + json_text(value, indent=None))
+        between = ",\n"
+    line("[]" if between == "[\n" else "\n]")
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def colours() -> bool:
+    """Whether stdout wants colours."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
+
+
+def paint(text: str, style: str) -> str:
+    """``text`` in a style, where there are colours."""
+    return f"\033[{_STYLES[style]}m{text}\033[0m" if style in _STYLES and colours() else text
+
+
+def paint_status(text: str) -> str:
+    """A status in its colour; blanks around it are allowed."""
+    return paint(text, _OF_STATUS.get(text.strip(), ""))
+
+
+def columns() -> int:
+    """How wide the terminal is."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def draws() -> bool:
+    """Whether stdout can show characters beyond ASCII."""
+    try:
+        "█…·".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""Around every command: the store it works on, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agent_resume import errors
+
+from . import exits, screen
+
+if TYPE_CHECKING:
+    from agent_resume.models import RunRow
+    from agent_resume.store import Store
+    from agent_resume.store_queries import RunFilter
+
+
+@contextmanager
+def opened(db: str | None) -> Iterator[Store]:
+    """The store that ``--db`` names; nothing is created by opening it.
+
+    Raises:
+        Usage: not a place for a store.
+    """
+    from agent_resume.store import Store
+
+    try:
+        store = Store(db)
+    except ValueError as error:
+        raise exits.Usage(str(error)) from error
+    with store:
+        yield store
+
+
+def find(store: Store, wanted: str) -> RunRow:
+    """The run that an argument means.
+
+    Raises:
+        RunNotFound, AmbiguousRunId: none, or several.
+    """
+    try:
+        wanted.encode()
+    except UnicodeEncodeError:  # bytes that are no text; no id has such
+        raise errors.RunNotFound(wanted) from None
+    return store.find_run(wanted)
+
+
+def call(command: Callable[[], int | None], debug: bool) -> int:
+    """Call a command; its exit code, or the one of its error, which is one line on stderr."""
+    if debug:
+        import logging
+
+        logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        code = command() or exits.OK
+        screen.flush()
+        return code
+    except (Exception, KeyboardInterrupt, errors.RunCancelled, errors.RunPaused) as error:  # noqa: BLE001 - told below
+        if debug:
+            import traceback
+
+            sys.stderr.write(traceback.format_exc())
+        return _told(error)
+
+
+def _told(error: BaseException) -> int:
+    from agent_resume import redact
+
+    if isinstance(error, KeyboardInterrupt):
+        return exits.INTERRUPTED
+    if isinstance(error, exits.Usage):
+        code, text = exits.USAGE, str(error)
+    elif isinstance(error, exits.Stop):
+        code, text = error.code, str(error)
+    elif isinstance(error, errors.AgentResumeError | errors.RunCancelled | errors.RunPaused):
+        code, text = exits.of_error(error), str(error)
+    elif isinstance(error, OSError):
+        code, text = exits.FAILED, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    else:
+        code, text = exits.FAILED, f"{type(error).__name__}: {error}; --debug shows where"
+    screen.note(f"agent-resume: {redact.DEFAULT.text(text)}")
+    return code
+
+
+def run_ids(prefix: str) -> list[str]:
+    """Ids that begin with ``prefix``, newest first; empty when they cannot be had. For completion."""
+    import os
+
+    try:
+        with opened(_db_on_the_line(os.environ.get("COMP_WORDS", ""))) as store:
+            return [run.id for run in store.list_runs(_newest()) if run.id.startswith(prefix)][:100]
+    except Exception:  # noqa: BLE001 - a shell completes nothing rather than showing a traceback
+        return []
+
+
+def _newest() -> RunFilter:
+    from agent_resume.store_queries import RunFilter
+
+    return RunFilter(limit=1000)
+
+
+def _db_on_the_line(words: str) -> str | None:
+    import shlex
+
+    try:
+        parts = shlex.split(words)
+    except ValueError:
+        return None
+    return next((parts[place + 1] for place, part in enumerate(parts[:-1]) if part == "--db"), None)

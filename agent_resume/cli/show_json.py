@@ -1,0 +1,121 @@
+"""Runs as JSON: what ``show --json`` and ``resume --json`` print. The documented state shape, with more beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_resume.models import OwnerRow, StepRow
+    from agent_resume.redact import Redactor
+    from agent_resume.store import Store
+    from agent_resume.store_admin_detail import RunDetail, StepDetail
+
+
+def run_json(store: Store, detail: RunDetail) -> dict[str, Any]:
+    """A run without its steps' outputs; ``with_outputs`` adds those."""
+    from agent_resume import codec
+
+    run, mask = detail.run, store.redactor.value
+    given, made = detail.tokens
+    shown: dict[str, Any] = {
+        "id": run.id,
+        "name": run.name,
+        "status": detail.status,
+        "storedStatus": run.status,
+        "createdAt": run.created_at,
+        "updatedAt": run.updated_at,
+        "finishedAt": run.finished_at,
+        "durationMs": detail.duration_ms,
+        "owner": _owner(detail.owner, detail.owner_verdict),
+        "steps": [step_json(store.redactor, step) for step in detail.steps],
+        "stepsCompleted": len(detail.completed),
+        "inputTokens": given,
+        "outputTokens": made,
+        "pauses": [mask(pause.to_dict()) for pause in detail.pauses],
+        "events": detail.events,
+        "warnings": warnings(detail),
+        "loop": _loop(detail),
+        "meta": mask(run.meta_dict),
+        "error": None if run.error is None else mask(json.loads(run.error)),
+        "parentRunId": run.parent_run_id,
+        "forkedFrom": run.forked_from,
+        "command": None if run.command is None else json.loads(run.command),
+    }
+    for name, text in (("input", run.input), ("summary", run.summary)):
+        if text is not None:
+            shown[name] = mask(codec.json_value("tagged", text))
+    if run.result is not None and run.result_format is not None:
+        shown["result"] = mask(codec.json_value(run.result_format, run.result))
+    return shown
+
+
+def _owner(owner: OwnerRow | None, verdict: str | None) -> dict[str, Any] | None:
+    from agent_resume import ownership
+
+    if owner is None:
+        return None
+    return {"host": ownership.host_name(owner.host), "pid": owner.pid, "beatAt": owner.beat_at, "verdict": verdict}
+
+
+def _loop(detail: RunDetail) -> dict[str, Any]:
+    from agent_resume import codec
+
+    names = ("verdict", "status", "turns", "reason")
+    found = {name: getattr(detail.run, f"loop_{name}") for name in names}
+    return {name: codec.json_value("tagged", text) for name, text in found.items() if text is not None}
+
+
+def step_json(redactor: Redactor, step: StepRow) -> dict[str, Any]:
+    """A step without its output."""
+    shown: dict[str, Any] = {
+        "name": step.key,
+        "status": step.status,
+        "startedAt": step.started_at,
+        "finishedAt": step.finished_at,
+        "durationMs": step.duration_ms,
+        "attempts": step.attempts,
+        "effect": step.effect,
+        "meta": redactor.value(step.meta_dict),
+        "outputBytes": step.output_bytes,
+    }
+    if step.error is not None:
+        shown["error"] = redactor.value(step.error_dict)
+    return shown
+
+
+def with_outputs(store: Store, detail: RunDetail, shown: dict[str, Any]) -> dict[str, Any]:
+    """The same, with what each completed step returned."""
+    from agent_resume import codec, store_queries
+
+    mask = store.redactor.value
+    rows = store.ask(store_queries.steps_with_outputs, detail.run.seq)
+    texts = {row.key: (row.output_format, text) for row, text in rows}
+    for step in shown["steps"]:
+        format, text = texts.get(step["name"], (None, None))
+        if format is not None and text is not None:
+            step["output"] = mask(codec.json_value(format, text))
+    return shown
+
+
+def one_step_json(store: Store, detail: StepDetail, *, masked: bool) -> dict[str, Any]:
+    """One step with its output and its attempts."""
+    from agent_resume import codec
+
+    shown = step_json(store.redactor, detail.row)
+    if detail.text is not None and detail.row.output_format is not None:
+        value = codec.json_value(detail.row.output_format, detail.text)
+        shown["output"] = store.redactor.value(value) if masked else value
+    shown["attemptList"] = store.redactor.value(detail.attempts)
+    return shown
+
+
+def warnings(detail: RunDetail) -> list[dict[str, Any]]:
+    """What ``show`` warns of."""
+    from agent_resume.store_admin_detail import MARKS
+
+    return [
+        {"step": key, "kind": kind, "text": MARKS[kind], "at": event.ts}
+        for key, marks in detail.marks.items()
+        for kind, event in marks.items()
+    ]

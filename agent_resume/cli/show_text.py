@@ -1,0 +1,221 @@
+"""A run as a person reads it: header, timeline with bars, questions, warnings. Lines of text, made from records."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from . import screen, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_resume.models import EventRow, PauseRow, StepRow
+    from agent_resume.store import Store
+    from agent_resume.store_admin_detail import RunDetail, StepDetail
+
+_BAR = 16
+
+
+def header(store: Store, detail: RunDetail) -> list[str]:
+    """The run's id and status, and what is known of it, a line each."""
+    from agent_resume import report
+
+    run = detail.run
+    given, made = detail.tokens
+    rows = [("agent", screen.fit(run.name))] if run.name != run.id else []
+    rows += [
+        ("started", f"{run.created_at} ({tables.age(run.created_at)} ago)"),
+        ("ended" if run.finished_at else "changed", _ended(detail)),
+        ("steps", _steps_text(detail)),
+    ]
+    if given is not None or made is not None:
+        rows += [("tokens", _tokens(store, detail))]
+    if detail.owner is not None and run.status in ("running", "paused"):
+        rows += [("owner", owner_text(detail))]
+    if run.error is not None:
+        rows += [("error", screen.paint(error_text(store, json.loads(run.error)), "red"))]
+    rows += [("loop", screen.fit(_loop(detail)))] if _loop(detail) else []
+    for label, value in (("forked from", run.forked_from), ("parent", run.parent_run_id)):
+        if value is not None:
+            rows += [(label, screen.fit(value))]
+    if run.meta_dict:
+        rows += [("meta", _value(store, run.meta_dict))]
+    head = f"{screen.paint(screen.fit(run.id), 'bold')}  {screen.paint_status(detail.status)}"
+    return [head, *(f"  {report.pad(label, 11)} {text}" for label, text in rows)]
+
+
+def _ended(detail: RunDetail) -> str:
+    from agent_resume import report
+
+    when = detail.run.finished_at or detail.run.updated_at
+    return f"{when} ({tables.age(when)} ago), after {report.seconds_text(detail.duration_ms)}"
+
+
+def _steps_text(detail: RunDetail) -> str:
+    from collections import Counter
+
+    found = Counter(step.status for step in detail.steps if step.status != "completed")
+    others = "".join(f", {count} {status.replace('_', ' ')}" for status, count in sorted(found.items()))
+    return f"{len(detail.completed)} of {len(detail.steps)} completed{others}; {tables.plural(detail.events, 'event')}"
+
+
+def _tokens(store: Store, detail: RunDetail) -> str:
+    from agent_resume import report
+    from agent_resume.store_status import recorded_step
+
+    given, made = detail.tokens
+    by_model = report.tokens_by_model(recorded_step(store, step, None) for step in detail.steps)
+    shown = f"{given or 0:,} in, {made or 0:,} out"
+    if by_model:
+        models = (f"{screen.fit(model)} {into:,}+{out:,}" for model, (into, out) in sorted(by_model.items()))
+        shown += f" ({'; '.join(models)})"
+    return shown
+
+
+def owner_text(detail: RunDetail) -> str:
+    """Who has the run, and whether that process lives."""
+    from agent_resume import ownership
+
+    assert detail.owner is not None  # asked only where there is one
+    words = {"alive": "alive", "dead": "dead", "unknown": "cannot be seen from here"}
+    owner = detail.owner
+    return (
+        f"process {owner.pid} on {screen.fit(ownership.host_name(owner.host))}, "
+        f"{words[detail.owner_verdict or 'unknown']}, last beat {tables.age(owner.beat_at)} ago"
+    )
+
+
+def _loop(detail: RunDetail) -> str:
+    from agent_resume import codec
+
+    found = {name: getattr(detail.run, f"loop_{name}") for name in ("turns", "status", "verdict", "reason")}
+    values = {name: codec.json_value("tagged", text) for name, text in found.items() if text is not None}
+    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _value(store: Store, value: Any) -> str:
+    return screen.fit(_plain(store.redactor.value(value)))
+
+
+def error_text(store: Store, error: Mapping[str, Any]) -> str:
+    """A stored failure on one line."""
+    kind, message = str(error.get("type") or "Error"), str(error.get("message") or "")
+    return screen.fit(store.redactor.text(f"{kind.rsplit('.', 1)[-1]}: {message}" if message else kind))
+
+
+def timeline(store: Store, detail: RunDetail, *, bars: bool = True) -> list[str]:
+    """A line a step: name, status, duration, a bar, and what else is to be said."""
+    from agent_resume import report
+
+    names = [screen.fit(step.key) for step in detail.steps]
+    width = max(map(report.width, names), default=0)
+    longest = max((step.duration_ms or 0 for step in detail.steps), default=0)
+    words = max((len(step.status) for step in detail.steps), default=0)
+    lines = []
+    for step, name in zip(detail.steps, names, strict=True):
+        took = _took(detail, step)
+        bar = f"  {report.pad(_bar(step.duration_ms, longest), _BAR)}" if bars and longest else ""
+        rest = "; ".join(_remarks(store, step, detail.marks.get(step.key, {})))
+        status = screen.paint_status(report.pad(step.status, words).replace("_", " "))
+        lines.append(f"  {report.pad(name, width)}  {status}  {took:>7}{bar}  {rest}".rstrip())
+    return lines
+
+
+def _took(detail: RunDetail, step: StepRow) -> str:
+    from agent_resume import clock, report
+
+    if step.status == "running":
+        alive = detail.status in ("running", "overdue") and step.started_at is not None
+        return report.seconds_text(clock.now_ms() - clock.parse_iso(step.started_at or "")) if alive else "..."
+    return report.seconds_text(step.duration_ms)
+
+
+def _bar(ms: int | None, longest: int) -> str:
+    if not ms or not longest:
+        return ""
+    eighths = max(1, round(ms / longest * _BAR * 8))
+    if not screen.draws():
+        return "=" * max(1, round(eighths / 8))
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[rest].strip()
+
+
+def _remarks(store: Store, step: StepRow, marks: Mapping[str, EventRow]) -> list[str]:
+    said = []
+    unknown = marks.get("unknown")
+    if unknown is not None:
+        said.append(f"attempt {step.attempts} after one of unknown outcome")
+    elif step.attempts > 1:
+        said.append(f"attempt {step.attempts}")
+    if step.effect == "once" and step.status != "completed":
+        said.append("effect once")
+    from agent_resume.store_admin_detail import MARKS
+
+    said += [screen.paint(text, "yellow") for kind, text in MARKS.items() if kind in marks and kind != "unknown"]
+    if step.error is not None and step.status != "completed":
+        said.append(screen.paint(error_text(store, step.error_dict or {}), "red"))
+    return said
+
+
+def questions(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
+    """Pauses, waits and sleeps: what was asked, and what was answered."""
+    from agent_resume import codec
+
+    lines = []
+    for pause in pauses:
+        reason = "" if pause.reason in (None, pause.name) else f": {screen.fit(store.redactor.text(str(pause.reason)))}"
+        line = f"  {pause.kind} {screen.fit(pause.name)}{reason}"
+        if pause.answered_at is not None:
+            value = _value(store, codec.json_value("tagged", pause.value or "null"))
+            line += f"  answered {value} by {screen.fit(str(pause.answered_by))}, {tables.age(pause.answered_at)} ago"
+        elif pause.asked_at is not None:
+            line += f"  {screen.paint('open', 'yellow')}, asked {tables.age(pause.asked_at)} ago"
+        if pause.deadline is not None:
+            line += f", until {pause.deadline}"
+        lines.append(line)
+        if pause.context is not None and pause.answered_at is None:
+            lines.append(f"    {_value(store, codec.json_value('tagged', pause.context))}")
+    return lines
+
+
+def run_warnings(detail: RunDetail) -> list[str]:
+    """What concerns the run and no step of it."""
+    from agent_resume.store_admin_detail import MARKS
+
+    return [f"  {screen.paint(MARKS[kind], 'yellow')}, {tables.age(e.ts)} ago" for kind, e in detail.marks.get(None, {}).items()]
+
+
+def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
+    """One step: its attempts with their errors, and its whole result."""
+    from agent_resume import codec, report
+
+    step = detail.row
+    lines = [f"{screen.paint(screen.fit(step.key), 'bold')}  {screen.paint_status(step.status)}"]
+    if step.meta_dict:
+        lines.append(f"  meta  {_value(store, step.meta_dict)}")
+    for attempt in detail.attempts:
+        took = report.seconds_text(attempt["durationMs"])
+        lines.append(f"  attempt {attempt['attempt']}  {attempt['startedAt']}  {attempt['outcome']}  {took}")
+        error = attempt["error"]
+        if error:
+            lines.append(f"    {screen.paint(error_text(store, error), 'red')}")
+            trace = str(error.get("traceback") or "").rstrip().split("\n")
+            lines += [f"      {screen.fit(store.redactor.text(row))}" for row in trace if row]
+    if detail.text is not None and step.output_format is not None:
+        value = codec.json_value(step.output_format, detail.text)
+        shown = store.redactor.value(value) if masked else value
+        lines += ["", *screen.json_text(shown).split("\n")]
+    return lines
+
+
+def event_line(store: Store, event: EventRow) -> str:
+    """One event on one line."""
+    step = "" if event.step_key is None else f"  {screen.fit(event.step_key)}"
+    attempt = f" (attempt {event.attempt})" if event.attempt is not None and event.attempt > 1 else ""
+    data = "" if event.data is None else f"  {screen.fit(screen.json_text(store.redactor.value(event.value), indent=None))}"
+    return f"{event.seq:>6}  {event.ts}  {screen.fit(event.type)}{step}{attempt}{data}"

@@ -1,0 +1,128 @@
+"""``agent-resume run -- COMMAND…``: start a command, and start it again after a crash until its run is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import exits, launch, screen, session
+from .options import Db
+
+if TYPE_CHECKING:
+    from agent_resume.store import Store
+    from agent_resume.store_admin_detail import RunDetail
+
+_LONGEST = 60.0
+# After these a restart would change nothing.
+_ENDED = ("completed", "paused", "cancelled")
+
+
+def run_command(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The command, after --.")],
+    max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Most restarts; then the run's exit code.")] = 10,
+    backoff: Annotated[
+        float, typer.Option("--backoff", min=0.0, metavar="SECONDS", help="First wait before a restart; doubled each time, up to 60 s.")
+    ] = 1.0,
+    db: Db = None,
+) -> int:
+    """Run a command; restart it until its run is done or paused.
+
+    The command's own exit code is shown; the exit code of this one is the run's status.
+    """
+    with session.opened(db) as store:
+        return _Supervisor(store, command, max_restarts, backoff).run()
+
+
+class _Supervisor:
+    def __init__(self, store: Store, command: list[str], max_restarts: int, backoff: float) -> None:
+        self._store = store
+        self._command = command
+        self._max_restarts = max_restarts
+        self._backoff = backoff
+        self._run_id: str | None = None
+        self._stopped: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._wake = threading.Event()
+
+    def run(self) -> int:
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return self._loop()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = number
+        self._wake.set()
+        # Ctrl-C reaches the child by itself; a SIGTERM to this process alone does not.
+        if number == signal.SIGTERM and self._child is not None:
+            self._child.terminate()
+
+    def _loop(self) -> int:
+        for restart in range(self._max_restarts + 1):
+            if restart:
+                wait = min(_LONGEST, self._backoff * 2 ** (restart - 1))
+                screen.note(f"restart {restart} of at most {self._max_restarts} in {wait:g} s")
+                self._wake.wait(wait)
+            if self._stopped is not None:
+                break
+            code = self._once()
+            detail = self._detail()
+            status = None if detail is None else detail.status
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {status}"
+            screen.note(f"the command ended with {how}; {which}")
+            if self._stopped is not None or status in _ENDED or (detail is None and code == 0):
+                break
+        return self._exit_code(code if restart or self._child else 0)
+
+    def _exit_code(self, code: int) -> int:
+        detail = self._detail()
+        if detail is not None:
+            return launch.code_of(detail)
+        if self._stopped is not None:
+            return exits.INTERRUPTED
+        return exits.OK if code == 0 else exits.FAILED
+
+    def _once(self) -> int:
+        """Start the command and wait for its end, learning meanwhile which run it executes."""
+        known = self._detail()
+        environment = dict(os.environ) if known is None else launch.environment(self._store, known.run)
+        newest = self._newest()
+        try:
+            child = self._child = subprocess.Popen(self._command, env=environment)
+        except OSError as error:
+            raise exits.Usage(f"{self._command[0]}: {error.strerror}") from None
+        while True:
+            try:
+                code = child.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                self._learn(child.pid, newest)
+        self._learn(child.pid, newest)
+        return code
+
+    def _learn(self, pid: int, after: int) -> None:
+        if self._run_id is None and self._store.exists():
+            from agent_resume import store_admin
+
+            self._run_id = self._store.ask(store_admin.run_of_process, pid, self._store.owner.seed.host, after)
+
+    def _newest(self) -> int:
+        from agent_resume import store_admin
+
+        return self._store.ask(store_admin.newest_event) if self._store.exists() else 0
+
+    def _detail(self) -> RunDetail | None:
+        from agent_resume import store_admin_detail
+
+        if self._run_id is None:
+            return None
+        return store_admin_detail.detail(self._store, self._store.find_run(self._run_id))

@@ -1,0 +1,76 @@
+"""What PostgreSQL's errors mean, and which of them pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from . import errors
+
+try:
+    from psycopg import connect
+    from psycopg import errors as pg
+    from psycopg.pq import TransactionStatus
+except ImportError as error:
+    raise ImportError("a PostgreSQL store needs psycopg 3: pip install 'agent-resume[postgres]'") from error
+
+__all__ = ["RACES", "TransactionStatus", "connect", "passes", "pg", "translate"]
+
+#: Errors of an operation that met another one: executed again, it sees what that one did.
+RACES: Final = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
+# The server is going, coming back, or full of others.
+_PASSING: Final = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections, pg.IdleSessionTimeout)
+
+
+def passes(error: pg.Error, *, reached: bool) -> bool:
+    """Whether the error is of a connection, or a server, that may soon be back.
+
+    Args:
+        reached: this process has been connected before; a server that was never reached is waited for only when it
+            says itself that it is on its way.
+    """
+    if isinstance(error, _PASSING) or (error.sqlstate or "").startswith("08"):
+        return True
+    if error.sqlstate is not None or not isinstance(error, pg.OperationalError):
+        return False
+    # Without a code the message came from this side of the line: refused, timed out, closed unexpectedly.
+    return reached or "starting up" in str(error) or "recovery" in str(error)
+
+
+def translate(error: BaseException, display: str) -> BaseException:
+    """Our typed error for one of psycopg's; anything else unchanged.
+
+    Only the server's primary message is quoted: its details may hold values.
+    """
+    if not isinstance(error, pg.Error) or (isinstance(error, pg.ProgrammingError) and not error.sqlstate):
+        return error
+    for kinds, make in _MEANINGS:
+        if isinstance(error, kinds):
+            return make(display)
+    code = error.sqlstate or ""
+    if not code and isinstance(error, pg.DataError):
+        return errors.StoreUnavailable(display, "a text with a NUL character cannot be stored there", "leave it out")
+    if not code or code.startswith("08") or isinstance(error, _PASSING):
+        return errors.StoreUnavailable(display, _first_line(error), "look whether the server runs and can be reached")
+    if code.startswith(("28", "3D")):
+        return errors.StoreUnavailable(display, _first_line(error), "look at the URL's user, password and database")
+    return error
+
+
+def _first_line(error: pg.Error) -> str:
+    text = error.diag.message_primary or str(error)
+    return text.strip().split("\n", 1)[0] or type(error).__name__
+
+
+_MEANINGS: Final[tuple[tuple[Any, Callable[[str], errors.StoreError]], ...]] = (
+    (
+        (pg.LockNotAvailable, pg.QueryCanceled),
+        lambda where: errors.StoreBusy(where, seconds=30.0, why="another transaction holds a lock"),
+    ),
+    (RACES, lambda where: errors.StoreBusy(where, seconds=1.0, why="other writers were faster again and again")),
+    (pg.DiskFull, errors.StoreFull),
+    (pg.ReadOnlySqlTransaction, lambda where: errors.StoreReadOnly(where, "this server may only be read")),
+    (pg.InsufficientPrivilege, lambda where: errors.StoreReadOnly(where, "this user may not do that there")),
+    ((pg.DataCorrupted, pg.IndexCorrupted), lambda where: errors.StoreDamaged(where, "the server found damaged data")),
+    ((pg.UndefinedTable, pg.InvalidSchemaName), errors.StoreMoved),
+)

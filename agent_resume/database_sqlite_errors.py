@@ -1,0 +1,70 @@
+"""What SQLite's errors mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from . import errors
+
+
+def primary_code(error: BaseException) -> int:
+    """SQLite's primary result code of a driver error; 0 when it carries none (resultcodes: low eight bits)."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def translate(error: BaseException, path: str, display: str) -> BaseException:
+    """Our typed error for one of SQLite's; anything else unchanged."""
+    if isinstance(error, sqlite3.ProgrammingError) or not isinstance(error, sqlite3.DatabaseError):
+        return error
+    code = primary_code(error)
+    full = getattr(error, "sqlite_errorcode", code)
+    if code == sqlite3.SQLITE_BUSY:
+        return errors.StoreBusy(display, seconds=0.0)
+    if full == sqlite3.SQLITE_READONLY_DBMOVED:
+        return errors.StoreMoved(display)
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return errors.StoreReadOnly(display, "may be read but not written")
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_space(path)):
+        return errors.StoreFull(display)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        why = "not a SQLite database" if code == sqlite3.SQLITE_NOTADB else "the database is damaged"
+        return errors.StoreDamaged(display, why)
+    if code == sqlite3.SQLITE_PROTOCOL:
+        return errors.StoreUnavailable(
+            display,
+            "the file system's locks do not work",
+            "put the store on a local disk with AGENT_RESUME_DB or --db",
+        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return _cannot_open(path, display)
+    if code == sqlite3.SQLITE_IOERR:
+        return errors.StoreUnavailable(display, f"input/output error ({getattr(error, 'sqlite_errorname', 'IOERR')})")
+    return error
+
+
+def _cannot_open(path: str, display: str) -> errors.StoreError:
+    folder = Path(path).parent
+    if os.path.isdir(path):
+        return errors.StoreUnavailable(display, "this is a folder", "name a file in it")
+    if not folder.is_dir():
+        return errors.StoreUnavailable(display, "its folder does not exist", "create it")
+    if not os.access(folder, os.W_OK):
+        return errors.StoreReadOnly(
+            display, "its folder is not writable, and the -wal file must be made there"
+        )
+    return errors.StoreUnavailable(display, "cannot be opened", "look at its permissions")
+
+
+def _no_space(path: str) -> bool:
+    # SQLite reports a quota or a file size limit as an I/O error; only the system knows which it was.
+    try:
+        with tempfile.TemporaryFile(dir=Path(path).parent) as probe:
+            probe.write(bytes(1 << 16))
+            probe.flush()
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return False

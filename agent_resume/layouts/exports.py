@@ -1,0 +1,125 @@
+"""Exports, run by run: what one run refuses stops no other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from agent_resume.errors import AgentResumeError, StoreError
+from agent_resume.layouts import badgr, files, flowcast_export, lossless
+from agent_resume.layouts.detect import Format
+from agent_resume.layouts.filenames import Names
+from agent_resume.layouts.outcomes import Bends, ExportAction, ExportRow, ExportSummary, Progress, Refused, text_of
+from agent_resume.layouts.progress import Ticker
+from agent_resume.models import RunDump
+from agent_resume.store import Store
+
+Out = str | os.PathLike[str] | TextIO
+
+
+def export_runs(
+    store: Store,
+    run_ids: Iterable[str],
+    *,
+    format: Format,
+    out: Out,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write runs in one of the layouts.
+
+    Args:
+        store: where they are.
+        run_ids: which.
+        format: ``json`` and ``jsonl`` are lossless; ``flowcast`` and ``badgr`` are other tools' layouts.
+        out: for ``json`` and ``jsonl`` a file, replaced when it is complete, or a text stream; else a folder.
+        replace: an export that is there already, and is another state of the run, gives way. Without this the run is
+            refused, because the other tool may have gone on with it.
+        progress: called now and then.
+
+    Raises:
+        RunNotFound: for ``json`` and ``jsonl``; then no file is written.
+        OSError: the file cannot be written.
+        ValueError: a stream for a layout of folders.
+    """
+    ticker = Ticker(progress)
+    if format in ("json", "jsonl"):
+        return _export_lossless(store, list(run_ids), format, out, ticker)
+    if not isinstance(out, (str, os.PathLike)):
+        raise ValueError(f"{format} writes a folder; give its path")
+    write = _write_flowcast if format == "flowcast" else _write_badgr
+    folder, names = Path(out), Names()
+    return ExportSummary(tuple(_export_one(store, run_id, folder, names, write, replace, ticker) for run_id in run_ids))
+
+
+@contextmanager
+def _dump(store: Store, run_id: str, ticker: Ticker) -> Iterator[RunDump]:
+    with store.dump_run(run_id) as dump:
+        ticker.begin(run_id, dump.run["last_seq"])
+        yield dump
+
+
+def _export_lossless(store: Store, run_ids: list[str], format: Format, out: Out, ticker: Ticker) -> ExportSummary:
+    write_all = lossless.write_json if format == "json" else lossless.write_jsonl
+    dumps: Iterator[AbstractContextManager[RunDump]] = (_dump(store, run_id, ticker) for run_id in run_ids)
+    if isinstance(out, (str, os.PathLike)):
+        with files.NewFile(Path(out)) as new:
+            write_all(dumps, lambda text: new.file.write(text.encode()), ticker.tick)
+            action: ExportAction = new.commit(replace=True)
+        return ExportSummary(tuple(ExportRow(run_id, str(out), action) for run_id in run_ids))
+    write: Callable[[str], object] = out.write
+    if (out.encoding or "utf-8").lower().replace("_", "-") not in ("utf-8", "utf8"):
+        write = _escaping(out)
+    write_all(dumps, write, ticker.tick)
+    return ExportSummary(tuple(ExportRow(run_id, "-", "exported") for run_id in run_ids))
+
+
+def _escaping(out: TextIO) -> Callable[[str], object]:
+    """A stream of a small code page gets ASCII, which is the same JSON."""
+    return lambda text: out.write(lossless.ascii_only(text))
+
+
+_Write = Callable[[RunDump, Path, Names, Bends, bool, Ticker], tuple[Path, ExportAction]]
+
+
+def _export_one(
+    store: Store, run_id: str, out: Path, names: Names, write: _Write, replace: bool, ticker: Ticker
+) -> ExportRow:
+    bends = Bends()
+    try:
+        with _dump(store, run_id, ticker) as dump:
+            target, action = write(dump, out, names, bends, replace, ticker)
+    except StoreError:
+        raise
+    except (Refused, AgentResumeError, OSError, RecursionError) as error:
+        return ExportRow(run_id, str(out), "refused", text_of(error))
+    return ExportRow(run_id, str(target), action, None, bends.items, bends.count)
+
+
+def _write_flowcast(
+    dump: RunDump, out: Path, names: Names, bends: Bends, replace: bool, ticker: Ticker
+) -> tuple[Path, ExportAction]:
+    folder = names.pick(dump.run["id"])
+    if folder != dump.run["id"]:
+        bends.add("run.id", f"no run id of flowcast's that every file system takes; the folder is {folder}")
+    with files.NewFolder(out / folder) as new:
+        flowcast_export.write_run(dump, new.path, folder, names, bends, ticker.tick)
+        return new.target, new.commit(replace=replace)
+
+
+def _write_badgr(
+    dump: RunDump, out: Path, names: Names, bends: Bends, replace: bool, ticker: Ticker
+) -> tuple[Path, ExportAction]:
+    run_id, stem = dump.run["id"], badgr.file_stem(dump.run)
+    target = out / f"{names.pick(stem, run_id)}.json"
+    while badgr.holds_another(target, run_id):
+        names.release(target.stem, run_id)
+        target = out / f"{names.pick(stem, run_id)}.json"
+    if target.stem != stem:
+        bends.add("run.name", f"with its time no safe or free name of a file; the file is {target.name}")
+    with files.NewFile(target) as new:
+        badgr.write_run(dump, new.file, bends, ticker.tick)
+        return target, new.commit(replace=replace)

@@ -1,0 +1,296 @@
+"""What people decide about a run from outside: taking it over, reopening it, settling doubts, who may execute it.
+
+Each function is one transaction's work, and each numbers its event through ``store_sql``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, or_, select, update
+
+from . import clock, errors, ownership
+from .codec import Encoded
+from .database_sql import Statement, Tx
+from .models import OwnerRow, RunRow, StepRow
+from .schema import events, owners, runs, steps
+from .store_queries import STEP_COLUMNS
+from .store_runs import OwnerSeed
+from .store_sql import RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
+
+Judge = Callable[[OwnerRow], ownership.Verdict]
+
+_REOPEN = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"))
+    .values(
+        status="interrupted",
+        owner_token=None,
+        epoch=runs.c.epoch + 1,
+        finished_at=bindparam("now"),
+        result=None,
+        result_format=None,
+    )
+)
+_CLEAR_STEPS = Statement(
+    update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+)
+_STEP = Statement(
+    select(*(steps.c[name] for name in STEP_COLUMNS)).where(
+        steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted")
+    )
+)
+_SET_DONE = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"))
+    .values(
+        status="completed",
+        finished_at=bindparam("now"),
+        error=None,
+        owner_token=None,
+        output_format=bindparam("format"),
+        output_bytes=bindparam("bytes"),
+        output=bindparam("text"),
+    )
+)
+_SET_AGAIN = Statement(
+    update(steps).where(steps.c.id == bindparam("step")).values(status="interrupted", owner_token=None)
+)
+_NEWEST_EXEC = Statement(
+    select(events.c.ts, events.c.data)
+    .where(events.c.run_id == bindparam("run"), events.c.type == "exec")
+    .order_by(events.c.seq.desc())
+    .limit(1)
+)
+
+
+def locked(tx: Tx, place: Place) -> RunRow:
+    """The run's row under the write lock.
+
+    Raises:
+        RunNotFound: it was deleted.
+    """
+    row = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
+    if row is None:
+        raise errors.RunNotFound(place.id)
+    return row
+
+
+def append(
+    tx: Tx,
+    row: RunRow,
+    type: str,
+    data: dict[str, Any] | None = None,
+    *,
+    step: StepRow | None = None,
+    epoch: int | None = None,
+) -> None:
+    """Number and store one event of a run whose row was just read; ``epoch`` when this transaction raised it."""
+    now = clock.now_iso()
+    seq = row.last_seq + 1
+    text = None if data is None else json.dumps(data)
+    add_event(
+        tx, row.seq, seq, now, type, None if step is None else step.key, None if step is None else step.attempts, text
+    )
+    raise_seq(tx, Place(row.seq, row.id), Look(row.last_seq, row.status, epoch or row.epoch), seq, now)
+
+
+def live_owner(tx: Tx, judge: Judge, row: RunRow) -> OwnerRow | None:
+    """Whoever may be executing the run, or a step of it, right now."""
+    tokens = [row.owner_token] if row.status in ("running", "paused") else []
+    tokens += [token for (token,) in tx.all(_RUNNING_OWNERS, {"run": row.seq})]
+    for token in tokens:
+        owner = None if token is None else owner_row(tx, token)
+        if owner is not None and judge(owner) != "dead":
+            return owner
+    return None
+
+
+_RUNNING_OWNERS = Statement(
+    select(steps.c.owner_token).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").distinct()
+)
+
+
+def refuse_if_live(tx: Tx, judge: Judge, row: RunRow) -> None:
+    """Nobody else may be executing the run.
+
+    Raises:
+        RunInUse: somebody does, or may.
+    """
+    owner = live_owner(tx, judge, row)
+    if owner is not None:
+        host = ownership.host_name(owner.host)
+        raise errors.RunInUse(row.id, host=host, pid=owner.pid, since=row.updated_at)
+
+
+# -- taking over -----------------------------------------------------------------------------------------------------
+
+
+def take_over(tx: Tx, place: Place) -> RunRow:
+    """Take a run from its owner, alive or not: the epoch fences it, and a resume may go on.
+
+    Raises:
+        InvalidTransition: nobody has it.
+    """
+    row = locked(tx, place)
+    if row.status not in ("running", "paused") or (row.status == "paused" and row.owner_token is None):
+        hint = "--force reopens it" if row.status == "cancelled" else "nobody executes it, so there is nothing to take over"
+        raise errors.InvalidTransition(row.id, status=row.status, action="take it over", hint=hint)
+    return _reopen(tx, row)
+
+
+def reopen(tx: Tx, place: Place) -> RunRow:
+    """Make a cancelled run resumable again.
+
+    Raises:
+        InvalidTransition: it is not cancelled.
+    """
+    row = locked(tx, place)
+    if row.status != "cancelled":
+        raise errors.InvalidTransition(
+            row.id, status=row.status, action="reopen it", hint="--force is for cancelled runs; resume it as it is"
+        )
+    return _reopen(tx, row)
+
+
+def _reopen(tx: Tx, row: RunRow) -> RunRow:
+    owner = None if row.owner_token is None else owner_row(tx, row.owner_token)
+    tx.execute(_REOPEN, {"run": row.seq, "now": clock.now_iso()})
+    tx.execute(_CLEAR_STEPS, {"run": row.seq})
+    data: dict[str, Any] = {"from": row.status}
+    if owner is not None:
+        data |= {"host": ownership.host_name(owner.host), "pid": owner.pid}
+    append(tx, row, "taken_over", data, epoch=row.epoch + 1)
+    return locked(tx, Place(row.seq, row.id))
+
+
+# -- doubts ----------------------------------------------------------------------------------------------------------
+
+
+def mark_done(tx: Tx, judge: Judge, place: Place, key: str, encoded: Encoded, by: str) -> None:
+    """Complete a step with a value that somebody vouches for.
+
+    Raises:
+        RunNotFound, InvalidTransition: no such step; it is completed already, or the run has ended.
+        StepInFlight: a live process executes it.
+    """
+    row = locked(tx, place)
+    step = _open_step(tx, judge, row, key, "mark it done")
+    size = len(encoded.text.encode())
+    values = {"step": step.id, "now": clock.now_iso(), "format": encoded.format, "bytes": size, "text": encoded.text}
+    tx.execute(_SET_DONE, values)
+    append(tx, row, "done", {"by": by}, step=step)
+
+
+def retry(tx: Tx, judge: Judge, place: Place, key: str, by: str) -> None:
+    """Decide that a step did not take effect: a resume runs it again.
+
+    Raises:
+        RunNotFound, InvalidTransition, StepInFlight: as for ``mark_done``.
+    """
+    row = locked(tx, place)
+    step = _open_step(tx, judge, row, key, "run it again")
+    tx.execute(_SET_AGAIN, {"step": step.id})
+    append(tx, row, "retry", {"by": by}, step=step)
+
+
+def step_of(tx: Tx, row: RunRow, key: str) -> StepRow:
+    """A step by its key.
+
+    Raises:
+        InvalidTransition: the run has none of that key.
+    """
+    found = tx.one(_STEP, {"run": row.seq, "wanted": key})
+    if found is None:
+        raise errors.InvalidTransition(
+            row.id, status=f"without a step {key!r}", action="find it", hint=f"agent-resume show -- {row.id!r} lists its steps"
+        )
+    return StepRow(*found)
+
+
+def _open_step(tx: Tx, judge: Judge, row: RunRow, key: str, action: str) -> StepRow:
+    step = step_of(tx, row, key)
+    if row.status in ("completed", "cancelled"):
+        raise errors.InvalidTransition(row.id, status=row.status, action=action, hint="only an unfinished run has doubts")
+    if step.status == "completed":
+        raise errors.InvalidTransition(
+            row.id, status=f"done with step {key!r}", action=action, hint="agent-resume rerun discards a stored result"
+        )
+    owner = None if step.owner_token is None or step.status != "running" else owner_row(tx, step.owner_token)
+    if owner is not None and judge(owner) != "dead":
+        raise errors.StepInFlight(row.id, key, host=ownership.host_name(owner.host), pid=owner.pid)
+    return step
+
+
+# -- who may execute -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExecClaim:
+    """Who wants to start a run's command."""
+
+    seed: OwnerSeed
+    judge: Judge
+
+
+def claim_exec(tx: Tx, place: Place, claim: ExecClaim) -> RunRow:
+    """Note that this process starts the run's command now; of several that try at once, one gets through.
+
+    Between the start of a command and its first call of ``agent_run`` nobody owns the run; this closes that gap.
+
+    Raises:
+        RunInUse: a live process executes it, or has just started its command.
+        RunCancelled: it is cancelled.
+    """
+    row = locked(tx, place)
+    if row.status == "cancelled":
+        raise errors.RunCancelled(row.id)
+    refuse_if_live(tx, claim.judge, row)
+    newest = tx.one(_NEWEST_EXEC, {"run": row.seq})
+    if newest is not None:
+        since, text = newest
+        data = json.loads(text)
+        starter = OwnerRow("", str(data["host"]), int(data["pid"]), data["started"], 0, since)
+        mine = (claim.seed.pid, claim.seed.started) == (starter.pid, starter.started)
+        if not mine and "ended" not in data and claim.judge(starter) == "alive":
+            raise errors.RunInUse(row.id, host=ownership.host_name(starter.host), pid=starter.pid, since=since)
+    seed = claim.seed
+    append(tx, row, "exec", {"host": seed.host, "pid": seed.pid, "started": seed.started})
+    return locked(tx, place)
+
+
+# -- which run a process executes ------------------------------------------------------------------------------------
+
+_NEWEST_EVENT = Statement(select(func.max(events.c.id)))
+_OWNED_BY = Statement(
+    select(runs.c.id)
+    .join(owners, owners.c.token == runs.c.owner_token)
+    .where(owners.c.pid == bindparam("process"), owners.c.host == bindparam("machine"))
+    .order_by(runs.c.seq.desc())
+    .limit(1)
+)
+_BEGUN_AFTER = Statement(
+    select(runs.c.id)
+    .join(events, events.c.run_id == runs.c.seq)
+    .where(events.c.id > bindparam("after"), or_(events.c.type == "created", events.c.type == "resumed"))
+    .order_by(events.c.id)
+    .limit(2)
+)
+
+
+def newest_event(tx: Tx) -> int:
+    """The id of the newest event of the store; 0 when there is none."""
+    row = tx.one(_NEWEST_EVENT, {})
+    return 0 if row is None or row[0] is None else int(row[0])
+
+
+def run_of_process(tx: Tx, pid: int, host: str, after: int) -> str | None:
+    """The run that a process executes, or has executed: by its owner, else the only one begun since ``after``."""
+    row = tx.one(_OWNED_BY, {"process": pid, "machine": host})
+    if row is not None:
+        return str(row[0])
+    begun = tx.all(_BEGUN_AFTER, {"after": after})
+    return str(begun[0][0]) if len(begun) == 1 else None

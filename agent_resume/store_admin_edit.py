@@ -1,0 +1,103 @@
+"""Changing what is stored of a run: its name, its tags, and discarding results. One transaction each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import bindparam, or_, select, update
+
+from . import errors
+from .database_sql import Statement, Tx
+from .models import RunRow
+from .schema import runs, steps
+from .store_admin import Judge, append, locked, refuse_if_live, step_of
+from .store_index import KEPT_ERROR
+from .store_sql import Place
+
+_RENAME = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(name=bindparam("wanted")))
+_SET_META = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(meta=bindparam("text")))
+_AFTER = Statement(
+    select(steps.c.key)
+    .where(
+        steps.c.run_id == bindparam("run"),
+        steps.c.seq > bindparam("after"),
+        or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR),
+    )
+    .order_by(steps.c.seq)
+)
+_DISCARD = Statement(
+    update(steps)
+    .where(steps.c.id == bindparam("step"))
+    .values(
+        status="interrupted", owner_token=None, finished_at=None, duration_ms=None, error=None, fingerprint=None,
+        code_hash=None, output_format=None, output_bytes=None, output=None,
+    )
+)  # fmt: skip
+_UNFINISH = Statement(
+    update(runs)
+    .where(runs.c.seq == bindparam("run"))
+    .values(
+        status="interrupted", owner_token=None, epoch=runs.c.epoch + 1, finished_at=None, result=None,
+        result_format=None, error=None,
+    )
+)  # fmt: skip
+
+
+def rename(tx: Tx, place: Place, name: str) -> RunRow:
+    """Give a run another name; its id stays."""
+    row = locked(tx, place)
+    if row.name != name:
+        tx.execute(_RENAME, {"run": row.seq, "wanted": name})
+        append(tx, row, "renamed", {"from": row.name, "to": name})
+    return locked(tx, place)
+
+
+def tag(tx: Tx, place: Place, add: dict[str, Any], remove: tuple[str, ...]) -> dict[str, Any]:
+    """Set and remove tags, kept in the run's ``meta`` under ``tags``; all tags as they are now."""
+    row = locked(tx, place)
+    meta = row.meta_dict
+    old = meta.get("tags")
+    before: dict[str, Any] = dict(old) if isinstance(old, dict) else {}
+    tags = {name: value for name, value in (before | add).items() if name not in remove}
+    if tags != before:
+        meta = {**meta, "tags": tags} if tags else {name: value for name, value in meta.items() if name != "tags"}
+        tx.execute(_SET_META, {"run": row.seq, "text": json.dumps(meta) if meta else None})
+        append(tx, row, "state", {"fields": ["meta"]})
+    return tags
+
+
+def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> list[str]:
+    """Discard a step's stored outcome, so that the next resume runs it again; the keys that were discarded.
+
+    A completed run becomes resumable by it. Attempt numbers go on, and the events of the old attempts stay.
+
+    Args:
+        downstream: also whatever was first reached after it.
+
+    Raises:
+        RunInUse: a live process executes the run.
+        InvalidTransition: no such step, or nothing of it is stored; or the run is cancelled.
+    """
+    row = locked(tx, place)
+    refuse_if_live(tx, judge, row)
+    if row.status == "cancelled":
+        raise errors.InvalidTransition(
+            row.id, status="cancelled", action=f"run step {key!r} again", hint="agent-resume resume --force reopens it"
+        )
+    step = step_of(tx, row, key)
+    later = [str(found) for (found,) in tx.all(_AFTER, {"run": row.seq, "after": step.seq})] if downstream else []
+    stored = step.status == "completed" or step.output_format == KEPT_ERROR
+    if not stored and not later:
+        raise errors.InvalidTransition(
+            row.id, status=f"without a stored result of {key!r}", action="discard it", hint="the next resume runs it anyway"
+        )
+    if row.status == "completed":
+        tx.execute(_UNFINISH, {"run": row.seq})
+        append(tx, row, "reopened", {"from": row.status}, epoch=row.epoch + 1)
+    discarded = ([key] if stored else []) + later
+    for name in discarded:
+        found = step_of(tx, row, name)
+        tx.execute(_DISCARD, {"step": found.id})
+        append(tx, locked(tx, place), "discarded", step=found)
+    return discarded

@@ -1,0 +1,134 @@
+"""A new run that shares completed steps with another one. The source is only read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, insert, select, update
+
+from . import errors
+from .codec import Encoded
+from .database_sql import Statement, Tx
+from .models import RunRow
+from .schema import pauses, runs, steps
+from .store_admin import locked, step_of
+from .store_records import record
+from .store_runs import NewRun, create
+from .store_sql import Look, Place, add_event, look, raise_seq
+
+_KEPT = (
+    "key", "status", "attempts", "effect", "fingerprint", "code_hash", "meta", "started_at", "finished_at",
+    "duration_ms", "output_format", "output_bytes", "output",
+)  # fmt: skip
+_COMPLETED = Statement(
+    select(steps.c.id, steps.c.key)
+    .where(steps.c.run_id == bindparam("run"), steps.c.status == "completed", steps.c.seq < bindparam("before"))
+    .order_by(steps.c.seq)
+)
+# Inside the database: an output of any size is copied without passing through this process.
+_COPY = Statement(
+    insert(steps).from_select(
+        ["run_id", "seq", *_KEPT],
+        select(bindparam("target"), bindparam("number"), *(steps.c[name] for name in _KEPT)).where(
+            steps.c.id == bindparam("source")
+        ),
+    )
+)
+_COPY_ANSWERS = Statement(
+    insert(pauses).from_select(
+        ["run_id", "name", "kind", "reason", "context", "asked_at", "deadline", "value", "answered_at", "answered_by"],
+        select(
+            bindparam("target"), pauses.c.name, pauses.c.kind, pauses.c.reason, pauses.c.context, pauses.c.asked_at,
+            pauses.c.deadline, pauses.c.value, pauses.c.answered_at, pauses.c.answered_by,
+        ).where(pauses.c.run_id == bindparam("source"), pauses.c.answered_at.is_not(None)),
+    )
+)  # fmt: skip
+_ANSWERS = Statement(
+    select(pauses.c.name).where(pauses.c.run_id == bindparam("run"), pauses.c.answered_at.is_not(None))
+)
+_INTERRUPT = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(status="interrupted"))
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What to fork.
+
+    Attributes:
+        before: the step from which on nothing is shared; None shares every completed step.
+        values: results that replace those of shared steps, or stand for steps that were not reached.
+        answers: copy the source's answers too.
+        run_id: the new run's id; None makes one.
+    """
+
+    before: str | None
+    values: Mapping[str, Encoded]
+    answers: bool
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A fork.
+
+    Attributes:
+        run: the new run.
+        shared: keys of the steps that it shares.
+        answers: names of the source's answers, copied or not.
+    """
+
+    run: RunRow
+    shared: tuple[str, ...]
+    answers: tuple[str, ...]
+
+
+def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
+    """Make a run that goes on from the completed steps of another; it is stored as ``interrupted``, to be resumed.
+
+    Raises:
+        InvalidTransition: the source has no such step.
+    """
+    source = locked(tx, place)
+    before = source.last_seq + 1 if request.before is None else step_of(tx, source, request.before).seq
+    new = NewRun(
+        source.name, request.run_id, source.input, source.input_digest, source.meta, source.parent_run_id, source.id,
+        source.command,
+    )  # fmt: skip
+    made = create(tx, new, owner=None, status="running")
+    target = Place(made.seq, made.id)
+    shared = _share(tx, source, target, before, request)
+    answers = tuple(str(name) for (name,) in tx.all(_ANSWERS, {"run": source.seq}))
+    if request.answers:
+        tx.execute(_COPY_ANSWERS, {"target": made.seq, "source": source.seq})
+    for key, encoded in request.values.items():
+        record(tx, target, key, encoded, None, True, None)
+    _settle(tx, target)
+    return Forked(locked(tx, target), tuple(shared), answers)
+
+
+def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest) -> list[str]:
+    found = look(tx, target)
+    now = locked(tx, target).created_at
+    number = found.last_seq + 1
+    data = {"from": source.id, "before": request.before}
+    add_event(tx, target.seq, number, now, "forked", data=json.dumps(data))
+    shared = []
+    for step, key in tx.all(_COMPLETED, {"run": source.seq, "before": before}):
+        if key in request.values:
+            continue
+        number += 1
+        tx.execute(_COPY, {"target": target.seq, "number": number, "source": step})
+        add_event(tx, target.seq, number, now, "copied", key)
+        shared.append(str(key))
+    raise_seq(tx, target, found, number, now)
+    return shared
+
+
+def _settle(tx: Tx, target: Place) -> None:
+    found: Look = look(tx, target)
+    if tx.run(_INTERRUPT, {"run": target.seq}) != 1:
+        raise errors.RunLost(target.id)
+    now = locked(tx, target).updated_at
+    add_event(tx, target.seq, found.last_seq + 1, now, "run_interrupted")
+    raise_seq(tx, target, found, found.last_seq + 1, now)

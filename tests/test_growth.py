@@ -1,0 +1,105 @@
+"""The files stay small: the log beside open readers, and large values that nobody asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agent_resume
+from agent_resume import database
+
+MIB = 1 << 20
+
+
+def wal_size(db: str) -> int:
+    try:
+        return os.stat(f"{db}-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
+def several_runs(store: agent_resume.Store, count: int) -> None:
+    for number in range(count):
+        agent_resume.agent_run("before", lambda run: run.step("s", lambda: 1), run_id=f"before-{number}", db=store)
+
+
+@pytest.mark.timeout(180)
+def test_case_073_the_log_stays_small_with_a_reader_left_open_half_way(db: str) -> None:
+    largest = 0
+    with agent_resume.Store(db) as store:
+        several_runs(store, 3)
+        half_way = iter(store.list_runs())
+        next(half_way)
+        with store.dump_run("before-0") as dump:
+            # An export holds one state while it reads; a listing holds nothing between its pages.
+            next(iter(dump.steps))
+
+        def body(run: agent_resume.Run) -> None:
+            nonlocal largest
+            for number in range(4000):
+                run.step(f"s{number}", lambda: "x" * 3000)
+                if number % 50 == 0:
+                    largest = max(largest, wal_size(db))
+
+        agent_resume.agent_run("writer", body, db=store)
+        assert [run.id for run in half_way] == ["before-1", "before-0"]
+    assert 0 < largest < 64 * MIB
+    database._close_all()
+    assert wal_size(db) == 0
+
+
+@pytest.mark.timeout(180)
+def test_case_074_a_large_value_is_stored_once_and_never_read_for_a_listing(
+    db: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    big = 50_000_000
+
+    def body(run: agent_resume.Run) -> None:
+        run.step("big", lambda: "x" * big)
+        for number in range(200):
+            run.step(f"s{number}", str, number)
+        raise RuntimeError("not yet")
+
+    for _ in range(200):
+        with pytest.raises(RuntimeError, match="not yet"):
+            agent_resume.agent_run("job", body, run_id="job", db=db)
+    database._close_all()
+    assert os.stat(db).st_size < big + 4 * MIB
+    listed = run_python(
+        """
+import resource, sys
+import agent_resume
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print([run.id for run in agent_resume.list_runs(db=sys.argv[1])])
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+""",
+        db,
+    )
+    ids, grown = listed.stdout.splitlines()
+    assert ids == "['job']"
+    assert int(grown) < 45, "a listing must not read the large value"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(sys.platform == "win32", reason="compares sizes of open files")
+def test_many_processes_keep_one_log_small(db: str, tmp_path: Path, spawn_agent: Callable[..., Any]) -> None:
+    script = """
+import sys, agent_resume
+def body(run):
+    for number in range(400):
+        run.step(f"s{number}", lambda: "x" * 20000)
+agent_resume.agent_run("job", body, run_id=sys.argv[1], db="runs.db")
+"""
+    agents = [spawn_agent(script, f"run-{number}") for number in range(3)]
+    largest = 0
+    while any(agent.process.poll() is None for agent in agents):
+        largest = max(largest, wal_size(db))
+    assert [agent.finish() for agent in agents] == [0, 0, 0]
+    assert 0 < largest < 64 * MIB
+    assert wal_size(db) == 0
