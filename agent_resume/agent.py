@@ -236,7 +236,7 @@ class _Execution:
             core.run_id = row.id
             value = None
             if row.result is not None and row.result_format is not None:
-                value = core.decode(None, row.result_format, row.result)
+                value = core.decode(None, row.result_format, row.result, hint=core.body)
             self.stored = (value,)
             return False
         if opened.live_twin is not None:
@@ -272,7 +272,7 @@ class _Execution:
             raise errors.RunPaused(core.run_id, name=label, reason=reason, context=context)
         if core.stopped == "cancelled":
             raise errors.RunCancelled(core.run_id)
-        encoded, fresh = core.codec.settle(value, key=None)
+        encoded, fresh = core.codec.settle(value, key=None, hint=core.body)
         if not self.here:
             return fresh
         faults.at("while-settling")
@@ -326,6 +326,7 @@ class _Execution:
 
 def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> Any:
     execution = _Execution(wanted)
+    execution.core.body = fn
     try:
         if not execution.open():
             assert execution.stored is not None  # open() said so
@@ -345,6 +346,7 @@ async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any
     # Finding the file and knowing who we are asks the file system: not on the loop.
     execution = await aio_calls.in_own_thread(lambda: _Execution(wanted()))
     store, core = execution.store, execution.core
+    core.body = fn
     left: BaseException | None = None
     try:
         # Waited for although cancelled: the run may be taken by then, and must be let go of.

@@ -35,7 +35,7 @@ def encode(writer: Writer, value: BaseException) -> Steps:
         yield from as_text(writer, value)
         return
     kind = type(value)
-    args, held = value.args, dict(vars(value))
+    args, held = value.args, {**failure.built_in_state(value), **vars(value)}
     # A class whose built-in part wants other arguments is no use as an object.
     failure.instance(kind, args, {})
     writer.open_tag("exception", **{"class": stored_class(kind, writer.known, lenient=False)})

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import errors
+
 #: Folder and file used when nobody names a store.
 DEFAULT_FOLDER = ".agent-resume"
 DEFAULT_FILE = "runs.db"
@@ -51,7 +53,12 @@ def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLi
 
 def _file(path: Path) -> Location:
     # realpath, so that two names of one file share one set of connections and locks.
-    target = os.path.realpath(path.expanduser())
+    try:
+        target = os.path.realpath(path.expanduser())
+    except OSError as error:
+        raise errors.StoreUnavailable(str(path), "the working folder is gone", "name an absolute path") from error
+    except (ValueError, RuntimeError) as error:  # a NUL in it; a ~ without a home
+        raise ValueError(f"not a place for a store: {str(path)!r} ({error})") from error
     return Location("sqlite", target, target)
 
 

@@ -215,8 +215,7 @@ class PostgresDriver:
 
     def start(self, tx: Tx) -> None:
         """Begin a write, at its first statement: some need no more than one, and are their own transaction."""
-        # Two commands in one message, for the price of one.
-        tx.begin_later("BEGIN" if self._full else "BEGIN; SET LOCAL synchronous_commit TO off")
+        tx.begin_later("BEGIN", relaxed=not self._full)
 
     def begin_snapshot(self, execute: Any) -> None:
         """One unchanging state for several reads."""

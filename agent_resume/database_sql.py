@@ -103,13 +103,14 @@ class Tx:
     transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
     """
 
-    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "weight")
+    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "relaxed", "weight")
 
     def __init__(self, connection: Any, dialect: Dialect) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self._execute: Callable[..., Any] = self.cursor.execute
         self._begin: str | None = None
+        self.relaxed = False
         self._dialect = dialect
         self._texts: dict[Statement, str] = {}
         self.weight = 0
@@ -127,12 +128,22 @@ class Tx:
 
     @property
     def may_be_alone(self) -> bool:
-        """Whether a statement could be a transaction of its own now, as durable as is wanted: ``one_alone``."""
+        """Whether a statement could be a transaction of its own now: ``one_alone``."""
         return self._begin == "BEGIN"
 
-    def begin_later(self, text: str) -> None:
+    def may_be_lost(self) -> None:
+        """Called first by an operation that can do without its disk, when its caller can.
+
+        Others cannot on a server: that may crash and lose what a living process goes on to rely on, a claim say.
+        """
+        if self._begin is not None and self.relaxed:
+            # Two commands in one message, for the price of one.
+            self._begin = "BEGIN; SET LOCAL synchronous_commit TO off"
+
+    def begin_later(self, text: str, *, relaxed: bool) -> None:
         """Say this BEGIN before the first statement; when there is none, there is no transaction."""
         self._begin = text
+        self.relaxed = relaxed
         self._execute = self._execute_first
 
     def begin_now(self) -> None:

@@ -53,14 +53,14 @@ def _cannot_open(path: str, display: str) -> errors.StoreError:
     if not folder.is_dir():
         return errors.StoreUnavailable(display, "its folder does not exist", "create it")
     if not os.access(folder, os.W_OK):
-        return errors.StoreReadOnly(
-            display, "its folder is not writable, and the -wal file must be made there"
-        )
+        return errors.StoreReadOnly(display, "its folder is not writable, and the -wal file must be made there")
     return errors.StoreUnavailable(display, "cannot be opened", "look at its permissions")
 
 
 def _no_space(path: str) -> bool:
     # SQLite reports a quota or a file size limit as an I/O error; only the system knows which it was.
+    if _at_size_limit(path):
+        return True
     try:
         with tempfile.TemporaryFile(dir=Path(path).parent) as probe:
             probe.write(bytes(1 << 16))
@@ -68,3 +68,16 @@ def _no_space(path: str) -> bool:
     except OSError as error:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return False
+
+
+def _at_size_limit(path: str) -> bool:
+    """Whether the process may not make one of the files larger (``ulimit -f``)."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return False
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    # The write that failed was one page, of 64 KiB at most.
+    return any(os.path.exists(name) and os.stat(name).st_size + (1 << 16) > limit for name in (path, f"{path}-wal"))

@@ -18,6 +18,7 @@
     ├── NoActiveStep           (also LookupError) current_step() outside a step
     ├── ImportConflict         an imported run meets another one of its id
     ├── StoredValueUnreadable  a stored value whose class is not to be had
+    ├── StoredException        (codec_exceptions.py) an exception as a value whose class cannot be rebuilt
     └── StoreError             the store cannot be used
         ├── StoreBusy          somebody else held it too long
         ├── StoreUnavailable   it cannot be opened, reached, read or written

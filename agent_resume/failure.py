@@ -17,6 +17,13 @@ _ATTRIBUTE_LIMIT = 512
 _MOST_ATTRIBUTES = 20
 _MOST_FAILURES = 50
 
+_BUILT_IN: dict[type[BaseException], tuple[str, ...]] = {
+    OSError: ("filename", "filename2"),
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
+
 # Attributes that say what kind of failure it was: stored name -> the names it has in Python programs.
 _CODES = {
     "code": ("code",),
@@ -121,13 +128,19 @@ def _scalar(value: Any) -> Any:
 
 def _attributes(exc: BaseException) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in list(vars(exc).items()):
+    for name, value in (*built_in_state(exc).items(), *vars(exc).items()):
         plain = _scalar(value)
         if plain is not None and type(plain) is type(value) and isinstance(name, str) and name[:2] != "__":
             found[_clean(name)] = plain
             if len(found) == _MOST_ATTRIBUTES:
                 break
     return found
+
+
+def built_in_state(exc: BaseException) -> dict[str, Any]:
+    """What built-in exceptions know besides ``args`` and ``__dict__``: the name of a file, of a module."""
+    names = (name for base, names in _BUILT_IN.items() if issubclass(type(exc), base) for name in names)
+    return {name: value for name in names if (value := _attribute(exc, name)) is not None}
 
 
 def _nested(exc: BaseException) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,8 @@ def _upgrade(driver: Any, connection: Any) -> None:
                 _refuse_beside_a_live_owner(driver, connection)
                 if driver.name == "sqlite":
                     _copy_aside(driver, connection, revision)
-            _run_revisions(driver, connection)
+            with _without_chatter():
+                _run_revisions(driver, connection)
             if driver.name == "sqlite":
                 connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
                 _check_foreign_keys(driver, connection)
@@ -108,6 +110,24 @@ def _upgrade(driver: Any, connection: Any) -> None:
             if translated is error:
                 raise
             raise translated from error
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Alembic tells of each step at INFO: in a program that logs at INFO, a new store would fill its output."""
+    me = threading.get_ident()
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or record.thread not in (me, None)
+
+    loggers = [logging.getLogger(f"alembic.runtime.{name}") for name in ("migration", "plugins")]
+    for logger in loggers:
+        logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(wanted)
 
 
 def _run_revisions(driver: Any, connection: Any) -> None:

@@ -130,7 +130,7 @@ def markdown(state: AgentRunState, summary: Any, total_ms: int | None) -> str:
     lines = [
         f"# Run {_cell(state.name)}",
         "",
-        f"**Run ID**: {state.id}",
+        f"**Run ID**: {printable(state.id)}",
         f"**Status**: {state.shown_status}",
         f"**Started**: {state.created_at}",
         f"**Completed**: {state.finished_at or '-'}",

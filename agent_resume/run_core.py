@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import errors, failure, fingerprint, report, run_context
+from . import errors, failure, fingerprint, run_context, run_telling
 from .models import StepEvent
 from .run_options import OnDuplicate, StepSpec, check_name
 from .run_pending import Pending
@@ -96,6 +96,7 @@ class RunCore(Pending):
         self._joined: Owner | None = None
         self.command: str | None = None
         self.owns_store = False
+        self.body: Any = None
         self.closed = False
 
     # -- the run -------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class RunCore(Pending):
 
     def join(self, owner: Owner) -> None:
         """From now on this process beats for this execution; nothing when it does already."""
-        with self._lock:
+        with self.lock:
             if self._joined is owner:
                 return
             self._joined = owner
@@ -188,9 +189,11 @@ class RunCore(Pending):
                 if spec.on_change == "rerun":
                     return MISS
                 self._tell_input_change(spec, entry)
-        if entry[FORMAT] == KEPT_ERROR or entry[OUTPUT] is None or self.code_changed(spec, entry):
+        if entry[FORMAT] == KEPT_ERROR or entry[OUTPUT] is None:
             return MISS
-        value = self.decode(key, entry[FORMAT], entry[OUTPUT], spec.returns)
+        if not spec.fleeting and self.code_changed(spec, entry):
+            return MISS
+        value = self.decode(key, entry[FORMAT], entry[OUTPUT], spec.returns, spec.fn)
         self.skipped(entry[SEQ], key, value)
         return value
 
@@ -235,22 +238,22 @@ class RunCore(Pending):
         self.warned.add(mark)
         if self.strict:
             raise kind(text)
-        warnings.warn(text, kind, stacklevel=_outside())
+        warnings.warn(text, kind, stacklevel=run_telling.outside())
 
     def warn_once_plainly(self, mark: str, kind: type[errors.AgentResumeWarning], text: str) -> None:
         """Warn once an execution, under ``strict`` too."""
         if (mark, "") not in self.warned:
             self.warned.add((mark, ""))
-            warnings.warn(text, kind, stacklevel=_outside())
+            warnings.warn(text, kind, stacklevel=run_telling.outside())
 
-    def decode(self, key: str | None, format: str, text: str, returns: Any = None) -> Any:
+    def decode(self, key: str | None, format: str, text: str, returns: Any = None, hint: Any = None) -> Any:
         """A stored text as a fresh value.
 
         Raises:
             StoredValueUnreadable: naming run and step.
         """
         try:
-            return self.codec.decode(format, text, returns=returns)
+            return self.codec.decode(format, text, returns=returns, hint=hint)
         except errors.StoredValueUnreadable as error:
             raise error.located(self.run_id, key) from error
 
@@ -266,7 +269,7 @@ class RunCore(Pending):
         Raises:
             StepInFlight: a repeat of that name is in flight, so its number could be either.
         """
-        with self._lock:
+        with self.lock:
             count = self._repeats.get(name, 0)
             last = name if count == 1 else f"{name}#{count}"
             if count and self.place is not None and (self.place.seq, last) in self.owner.in_flight:
@@ -309,7 +312,7 @@ class RunCore(Pending):
             f"step {key!r} of run {self.run_id!r} was already used in this execution: its stored result is returned; "
             f"give each step its own name, or pass repeat=True",
             errors.DuplicateStepWarning,
-            stacklevel=_outside(),
+            stacklevel=run_telling.outside(),
         )
 
     def forget_use(self, key: str) -> None:
@@ -351,49 +354,19 @@ class RunCore(Pending):
         if self.tells:
             self.tell(StepEvent("skip", self.run_id, key, result=value))
 
-    def begin_done(self) -> bool:
-        """Whether this call of ``done()`` is the first of this execution."""
-        with self._lock:
-            first = not (self.ending or self.done_here)
-            self.ending = True
-        return first
-
     # -- telling -------------------------------------------------------------------------------------------------
 
     def tell(self, event: StepEvent) -> None:
         """Call ``on_step`` and print the progress line; neither can disturb the agent."""
         if self.shows and not self.bars:
-            self._print(event)
+            self.shows = run_telling.print_progress(event, self.store.redactor)
         if self._hook is not None:
             try:
                 self._hook(event)
             except Exception:
                 log.exception("on_step raised for step %r of run %r; the agent goes on", event.key, self.run_id)
 
-    def _print(self, event: StepEvent) -> None:
-        key = report.printable(event.key)
-        line = {"start": f"[run] {key}", "skip": f"[skip] {key}"}.get(event.kind)
-        if event.kind == "error":
-            text = failure.message(event.error) if event.error is not None else ""
-            line = f"[error] {key}: {report.printable(self.store.redactor.text(text))}"
-        if line is None:
-            return
-        try:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the progress lines that the caller asked for
-        except (OSError, ValueError):
-            self.shows = False  # the terminal is gone; the agent goes on
-
     def failure_of(self, error: BaseException) -> dict[str, Any]:
         """An exception as it is stored: described as text, redacted."""
         described: dict[str, Any] = self.store.redactor.value(failure.describe(error))
         return described
-
-
-def _outside() -> int:
-    """The stack level of the first frame outside this package, so that warnings point at the agent's code."""
-    frame = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("agent_resume."):
-        frame = frame.f_back
-        level += 1
-    return level

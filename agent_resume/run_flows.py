@@ -17,7 +17,6 @@ from .store_index import KEPT_ERROR
 from .store_notify import LOOK_ANYWAY, NOTHING_SEEN
 from .store_sql import Place
 
-
 # -- records and events ----------------------------------------------------------------------------------------------
 
 
@@ -277,7 +276,9 @@ def sleep_flow(core: RunCore, name: str, seconds: float) -> Flow:
 def done_flow(core: RunCore, summary: Any) -> Flow:
     """Complete the run, or update the summary of one completed by an earlier execution."""
     core.refuse_if_stopped("call done()")
-    if not core.begin_done():
+    with core.lock:
+        again, core.ending = core.ending or core.done_here, True
+    if again:
         raise errors.InvalidTransition(core.run_id, status="completed", action="call done() again", hint="call it once")
     try:
         yield from _done(core, summary)

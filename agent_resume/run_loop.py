@@ -79,7 +79,9 @@ class LoopState:
             if self.max_seconds is not None and spent >= self.max_seconds * 1000:
                 return (yield from self._out_of_budget("maxRuntimeMs"))
             number = self.turns + 1
-            yield from self._note({}, phase="iterate", turn=number, fromTurn=self.turns or None, maxTurns=self.max_turns)
+            yield from self._note(
+                {}, phase="iterate", turn=number, fromTurn=self.turns or None, maxTurns=self.max_turns
+            )
         self._open = number
         self._stepped = False
         return number
@@ -98,8 +100,9 @@ class LoopState:
         notes = yield Read(store_queries.loop_notes, (core.where.seq,))
         said = [note for note in map(json.loads, notes) if isinstance(note, dict)]  # users write "loop" events as well
         self._take_notes([note for note in said if note.get("name") == self.name])
-        if self.turns:
-            self.last = yield from result_flow(core, self.key(self.turns), None)
+        behind = self.turns - 1 if self._replay else self.turns
+        if behind:
+            self.last = yield from result_flow(core, self.key(behind), None)
         if self.status == "completed":
             return
         fresh: dict[str, Any] = {}
@@ -143,7 +146,9 @@ class LoopState:
         if self.status == "completed":
             self._open = None
             return
-        if not self._stepped:
+        if not self._stepped and turn == self.turns:  # handed out once more, and not looked at
+            self.last = yield from result_flow(core, self.key(turn), None)
+        elif not self._stepped:
             # A turn without a step of its own is finished all the same, and a resume must know it.
             self.last = yield from record_flow(core, self.key(turn), None, None, replace=False)
         self._open = None

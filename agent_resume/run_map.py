@@ -25,6 +25,7 @@ from .run_effects import Flow, Read
 from .run_options import StepSpec, check_name
 
 if TYPE_CHECKING:
+    from .database_sql import Row
     from .run_map_bar import Bar
 
 OnError = Literal["raise", "collect"]
@@ -152,6 +153,7 @@ class MapCore:
         self._keys = KeySet()
         self.window: deque[Slot] = deque()
         self._attempts: dict[str, int] = {}
+        self._told = False
         self.stopped = False
 
     def begin_flow(self) -> Flow:
@@ -178,10 +180,17 @@ class MapCore:
         slot = Slot(spec)
         entry = core.index.get(key)
         if entry is not None:
-            value = core.replay(spec, entry)
+            value = MISS if self._is_news(spec, entry) else core.replay(spec, entry)
             if value is not MISS:
                 slot.settle(value, None, self._attempts.get(key, 0))
         return slot
+
+    def _is_news(self, spec: StepSpec, entry: Row) -> bool:
+        """Whether this is the first item seen whose code is not what was recorded: a worker tells that, for them all."""
+        if self._told or not self.core.code_changed(spec, entry):
+            return False
+        self._told = True
+        return True
 
     def _key_of(self, item: Any) -> str:
         wanted = self.wanted

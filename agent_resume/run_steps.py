@@ -7,6 +7,7 @@ finish  store its value or its failure, guarded by owner, attempt and epoch
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -37,14 +38,41 @@ def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     """Everything that happens when ``step`` is called and its outcome is not in memory."""
     core.refuse_if_stopped(f"start step {spec.key!r}")
     yield from enter(core)
-    mark = object()
-    slot = (core.where.seq, spec.key)
-    if core.owner.in_flight.setdefault(slot, mark) is not mark:
-        raise errors.StepInFlight(core.run_id, spec.key)
+    flight = _Flight(core.owner.in_flight, (core.where.seq, spec.key))
     try:
+        if not flight.begin():
+            raise errors.StepInFlight(core.run_id, spec.key)
         return (yield from _step(core, spec))
     finally:
-        core.owner.in_flight.pop(slot, None)
+        flight.end()
+
+
+class _Flight:
+    """A step's place among those being executed here.
+
+    Ctrl-C may come in between any two calls, also before ``end()`` has done its work; then the place is given up with
+    this object, or the step would count as in flight for as long as the process lives.
+    """
+
+    __slots__ = ("_mark", "_place", "_table")
+
+    def __init__(self, table: dict[tuple[int, str], object], place: tuple[int, str]) -> None:
+        self._table = table
+        self._place = place
+        self._mark = object()
+
+    def begin(self) -> bool:
+        """Take the place; False when somebody has it."""
+        return self._table.setdefault(self._place, self._mark) is self._mark
+
+    def end(self) -> None:
+        """Give the place up."""
+        if self._table.get(self._place) is self._mark:
+            self._table.pop(self._place, None)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # interrupted while it was made
+            self.end()
 
 
 def enter(core: RunCore) -> Flow:
@@ -185,7 +213,7 @@ def _stored(core: RunCore, spec: StepSpec, entry: Any) -> Flow:
         return Raised(_kept_error(core, spec, error))
     if format is None or text is None:
         raise errors.RunLost(core.run_id, key=spec.key)  # discarded meanwhile, by rerun or prune
-    value = core.decode(spec.key, format, text, spec.returns)
+    value = core.decode(spec.key, format, text, spec.returns, spec.fn)
     core.skipped(entry[SEQ], spec.key, value)
     return value
 
@@ -229,7 +257,7 @@ def _decide(core: RunCore, spec: StepSpec) -> Flow:
             return Raised(outcome.error)
         verdict = outcome.value
     if isinstance(verdict, Verified):
-        encoded, fresh = core.codec.settle(verdict.value, key=spec.key, returns=spec.returns)
+        encoded, fresh = core.codec.settle(verdict.value, key=spec.key, returns=spec.returns, hint=spec.fn)
         settled = yield Write(store_steps.settle_doubt, (core.where, spec.key, encoded, "verify"))
         if not settled:
             raise errors.RunLost(core.run_id, key=spec.key, result=verdict.value)
@@ -273,7 +301,7 @@ def _attempt(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     if outcome.error is not None:
         return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
     try:
-        encoded, fresh = core.codec.settle(outcome.value, key=spec.key, returns=spec.returns)
+        encoded, fresh = core.codec.settle(outcome.value, key=spec.key, returns=spec.returns, hint=spec.fn)
     except (errors.OutputNotStorable, errors.StoredValueUnreadable) as error:
         error.result = outcome.value  # type: ignore[union-attr]  # set on both, so that a paid-for value can be kept
         return (yield from fail_flow(core, spec, claim, attempt, error, ms, reason="output not storable"))
@@ -296,7 +324,9 @@ def _complete(core: RunCore, attempt: Attempt, encoded: Any, ms: int, meta: str 
     write = Write(store_steps.complete, (core.where, attempt, encoded, ms, meta), core.full)
     try:
         yield write
-    except (errors.RunLost, errors.StoreError) as error:
+    except errors.RunLost:
+        raise errors.RunLost(core.run_id, key=attempt.key, result=value) from None
+    except errors.StoreError as error:
         error.result = value
         error.add_note(f"the result of step {attempt.key!r} was not saved; it is in error.result")
         raise

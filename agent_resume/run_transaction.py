@@ -86,7 +86,7 @@ def _in_our_transaction(core: RunCore, spec: StepSpec, context: StepContext, att
             store_sql.look(tx, core.where)
             with store_transaction.lend(tx, refusal, limit) as connection:
                 value = _call(spec, context, database, connection)
-                encoded, fresh = core.codec.settle(value, key=spec.key, returns=spec.returns)
+                encoded, fresh = core.codec.settle(value, key=spec.key, returns=spec.returns, hint=spec.fn)
             faults.at("after-return")
             ms = round((clock.monotonic() - started) * 1000)
             store_steps.complete(tx, core.where, attempt, encoded, ms, core.meta_text(spec.key, spec.meta))
@@ -135,7 +135,7 @@ def _in_their_transaction(core: RunCore, spec: StepSpec, context: StepContext, e
 
     def call(connection: Connection) -> tuple[Any, Any]:
         value = _call(spec, context, None, connection)
-        return core.codec.settle(value, key=spec.key, returns=spec.returns)
+        return core.codec.settle(value, key=spec.key, returns=spec.returns, hint=spec.fn)
 
     def acknowledged(attempt: int) -> bool:
         return core.store.database.read(store_index.was_done, core.where.seq, spec.key, attempt)
@@ -152,4 +152,4 @@ def _in_their_transaction(core: RunCore, spec: StepSpec, context: StepContext, e
         return Outcome(error=error)
     if isinstance(made, tuple):
         return Outcome(made)
-    return Outcome((made, core.decode(spec.key, made.format, made.text, spec.returns)))
+    return Outcome((made, core.decode(spec.key, made.format, made.text, spec.returns, spec.fn)))

@@ -13,8 +13,20 @@ from .codec import Encoded
 from .database_sql import Statement, Tx
 from .schema import runs, steps
 from .store_index import OUTPUT
-from .store_sql import RUN_BY_SEQ, Look, Place, add_event, add_skips, give_seq_back, look, next_seq, note, raise_seq, run_row
 from .store_records_once import record_at_once
+from .store_sql import (
+    RUN_BY_SEQ,
+    Look,
+    Place,
+    add_event,
+    add_skips,
+    give_seq_back,
+    look,
+    next_seq,
+    note,
+    raise_seq,
+    run_row,
+)
 from .store_steps import OLD, refuse_unless_running
 
 _RECORD = Statement(
@@ -161,6 +173,7 @@ def event(
     skips: str | None = None,
 ) -> int:
     """Append an event of the user's; its number."""
+    tx.may_be_lost()
     now = clock.now_iso()
     seq = next_seq(tx, place, now) if skips is None else None
     if seq is not None:
@@ -175,6 +188,7 @@ def event(
 
 def store_skips(tx: Tx, place: Place, skips: str) -> None:
     """Store the collected skips alone."""
+    tx.may_be_lost()
     found = look(tx, place)
     now = clock.now_iso()
     last = add_skips(tx, place, found.last_seq, now, skips)

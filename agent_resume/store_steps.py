@@ -337,6 +337,7 @@ def _finish(
     meta: str | None,
     data: str | None,
 ) -> None:
+    tx.may_be_lost()
     now = clock.now_iso()
     seq = next_seq(tx, place, now)
     found = look(tx, place) if seq is None else None
@@ -389,6 +390,7 @@ def give_back(tx: Tx, place: Place, key: str, token: str) -> None:
 
 def mark_code_change(tx: Tx, place: Place, key: str) -> None:
     """Leave a mark for ``show``: a stored result was handed out although the step's code had changed."""
+    tx.may_be_lost()
     found = look(tx, place)
     now = clock.now_iso()
     add_event(tx, place.seq, found.last_seq + 1, now, "code_changed", key)

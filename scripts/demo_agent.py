@@ -84,7 +84,7 @@ def aggregate(facts: list[dict[str, Any]]) -> dict[str, Any]:
         **{name: sum(each.get(name, 0) for each in facts) for name in names},
         "longest": max((each["longest"] for each in facts), key=lambda record: record["lines"]),
         "tangled": max((each["tangled"] for each in facts), key=lambda record: record["branches"]),
-        "imports": imports.most_common(8),
+        "imports": imports.most_common(6),
     }
 
 

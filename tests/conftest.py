@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -45,9 +46,24 @@ def _close_stores() -> Iterator[None]:
         database._close_all()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test that uses ``db`` runs on both databases, but for those that ``engines.py`` names."""
+    definition = metafunc.definition
+    if "engine" in metafunc.fixturenames and not engines.sqlite_only(definition.path.name, metafunc.function.__name__):
+        metafunc.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+
+
 @pytest.fixture
-def db(tmp_path: Path) -> str:
+def engine(request: pytest.FixtureRequest) -> str:
+    """``"sqlite"`` or ``"postgres"``."""
+    return getattr(request, "param", "sqlite")
+
+
+@pytest.fixture
+def db(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Where this test's store lives: the one place that decides it. Nothing is there yet."""
+    if engine == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
     return str(tmp_path / "runs.db")
 
 
@@ -247,3 +263,19 @@ class Ledger:
 
     def words(self) -> list[str]:
         return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``command("list", "--json")``: an agent-resume command in this process; its exit code, stdout and stderr."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        from agent_resume.cli.app import app
+
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            app([str(arg) for arg in args], prog_name="agent-resume")
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run

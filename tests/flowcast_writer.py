@@ -76,6 +76,10 @@ class Flow:
             self.log("skip", {"status": "skip", "key": key})
             return
         self.start(key)
+        self.finish(key, value, meta)
+
+    def finish(self, key: str, value: Any, meta: dict[str, Any]) -> None:
+        """The end of a step that was begun, perhaps while others were under way."""
         self.ms += len(key) % 3
         ts, duration = self.now(), self.ms % 50
         self.results.pop(key, None)
@@ -90,10 +94,13 @@ class Flow:
         self.log("done", fields, ts)
         self.save()
 
+    def swap(self) -> None:
+        """Two processes write one log: lines come in another order than the state's."""
+        self.pending[-2:] = self.pending[:-3:-1]
+
     def fail(self, key: str, message: str) -> None:
-        if key in self.state["completed"]:
-            return
-        self.start(key)
+        if key not in self.state["completed"]:
+            self.start(key)
         error = {"message": message, "code": "E", "timedOut": False}
         self.log("error", {"status": "error", "key": key, "error": error, "durationMs": 3, "meta": {}})
 

@@ -204,7 +204,9 @@ def test_a_checkpoint_keeps_its_owner_when_another_run_of_this_process_ends(db):
 
         def long():
             first.close()
-            return rows(db, "SELECT count(*) FROM steps s JOIN owners o ON o.token = s.owner_token WHERE s.key = 'long'")
+            return rows(
+                db, "SELECT count(*) FROM steps s JOIN owners o ON o.token = s.owner_token WHERE s.key = 'long'"
+            )
 
         assert second.step("long", long) == [[1]] or second.get_step_result("long") == [(1,)]
         second.close()

@@ -42,7 +42,9 @@ def test_data_and_fields_are_stored_as_json(db, ticks):
         run.event("tick", [1, 2])
         run.event("tick", [1, 2], i=4)
         run.event("tick", {"when": (1, b"x")})
-    stored = [data and json.loads(data) for (data,) in rows(db, "SELECT data FROM events WHERE type = 'tick' ORDER BY seq")]
+    stored = [
+        data and json.loads(data) for (data,) in rows(db, "SELECT data FROM events WHERE type = 'tick' ORDER BY seq")
+    ]
     assert stored[:6] == [
         None, {"i": 1}, {"i": 2, "type": "positional only", "data": "too"}, {"i": 3, "more": True}, [1, 2],
         {"data": [1, 2], "i": 4},

@@ -172,7 +172,15 @@ def test_a_program_that_failed_says_its_exit_code() -> None:
 @pytest.mark.parametrize(
     "error",
     [ApiError(status=404), ValueError("v"), ValueError(), ValueError("a", 1), KeyError("k"), KeyError(1)]
-    + [FileNotFoundError(2, "no such file"), TimeoutError(), TimeoutError("slow"), RunNotFound("r1"), StopIteration(3)]
+    + [
+        FileNotFoundError(2, "no such file"),
+        FileNotFoundError(2, "no", "a.txt"),
+        ModuleNotFoundError("m", name="m"),
+        TimeoutError(),
+        TimeoutError("slow"),
+        RunNotFound("r1"),
+        StopIteration(3),
+    ]
     + [StepTimeout("r", "s", 5)],
     ids=repr,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -251,6 +252,8 @@ acts = st.one_of(
     st.tuples(st.just("fail"), keys, st.text(max_size=4)),
     st.tuples(st.just("record"), keys, values, metas),
     st.tuples(st.just("start"), keys),
+    st.tuples(st.just("finish"), keys, values, metas),
+    st.tuples(st.just("swap")),
     st.tuples(st.just("lose"), keys),
     st.tuples(
         st.just("event"),
@@ -268,29 +271,37 @@ acts = st.one_of(
     st.tuples(st.just("done"), values),
 )
 EXAMPLES = 400 if settings.default is not None and settings.default.max_examples >= 400 else 80
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("shared")
+    with Store(folder / "runs.db", durability="relaxed") as opened:
+        yield opened, folder
 
 
 @pytest.mark.timeout(600)
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(acts=st.lists(acts, max_size=12))
-def test_any_run_of_flowcasts_comes_in_whole_and_goes_out_as_it_was(tmp_path_factory, acts):
-    base = tmp_path_factory.mktemp("flow")
-    flow = Flow(base / "runs" / "job-1")
+def test_any_run_of_flowcasts_comes_in_whole_and_goes_out_as_it_was(shared, acts):
+    store, folder = shared
+    flow = Flow(folder / "runs" / f"job-{next(_numbers)}")
     for name, *arguments in acts:
         getattr(flow, name)(*arguments)
     flow.flush()
-    with Store(base / "runs.db", durability="relaxed") as store:
-        row = take(store, flow.folder)
-        assert row.action == "imported", row.reason
-        stored = results_of(store, "job-1")
-        names = {key: name for name, key in ((tagged(rows_of(store, "job-1")[0]["meta"]) or {}).get("flowcast", {}).get("keys") or {}).items()}
-        assert same(stored, {names.get(key, key): flow.results[key] for key in flow.results} | {}) or set(stored) == set()
-        assert {conformance.js_json([names.get(key, key), value]) for key, value in flow.results.items()} == {
-            conformance.js_json([key, value]) for key, value in stored.items()
-        }
-        assert take(store, flow.folder).action == "identical"
-        written = put(store, "job-1", base / "out")
+    run_id = flow.folder.name
+    row = take(store, flow.folder)
+    assert row.action == "imported", row.reason
+    kept = (tagged(rows_of(store, run_id)[0]["meta"]) or {}).get("flowcast", {})
+    originals = kept.get("keys") or {}
+    stored = {originals.get(name, name): value for name, value in results_of(store, run_id).items()}
+    assert stored.keys() == flow.results.keys()
+    assert all(same(stored[key], value) for key, value in flow.results.items())
+    assert take(store, flow.folder).action == "identical"
+    written = put(store, run_id, folder / "out")
     assert (written / "state.json").read_bytes() == (flow.folder / "state.json").read_bytes()
-    if (flow.folder / "run.log.jsonl").exists() and flow.lines:
+    if flow.lines:
         assert (written / "run.log.jsonl").read_bytes() == (flow.folder / "run.log.jsonl").read_bytes()
-    shutil.rmtree(base)
+    else:
+        assert not (written / "run.log.jsonl").exists()

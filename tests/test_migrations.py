@@ -112,7 +112,12 @@ def test_every_view_answers_on_a_store_with_everything_in_it(migrated):
         (overview,) = database.execute("SELECT * FROM run_overview").fetchall()
         timeline = database.execute("SELECT * FROM step_timeline ORDER BY seq").fetchall()
         attempts = database.execute("SELECT * FROM step_attempts ORDER BY key, attempt").fetchall()
-    assert (overview["run_id"], overview["steps"], overview["steps_completed"], overview["steps_failed"]) == ("r", 3, 2, 1)
+    assert (overview["run_id"], overview["steps"], overview["steps_completed"], overview["steps_failed"]) == (
+        "r",
+        3,
+        2,
+        1,
+    )
     assert (overview["input_tokens"], overview["output_tokens"]) == (3, 4)
     assert [(row["key"], row["model"], row["error"]) for row in timeline] == [
         ("a", "m", None), ("odd", None, None), ("b", None, "division by zero"),
@@ -286,7 +291,8 @@ import logging, sys
 log = logging.getLogger("app")
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(name)s %(message)s")
 state = lambda: (list(logging.root.handlers), logging.root.level, log.disabled, log.level,
-                 sorted(name for name, it in logging.root.manager.loggerDict.items() if getattr(it, "handlers", None)))
+                 [name for name, it in logging.root.manager.loggerDict.items()
+                  if any(type(handler) is not logging.NullHandler for handler in getattr(it, "handlers", ()))])
 before = state()
 from agent_resume import Checkpoint
 Checkpoint("r", db={db!r}).step("a", lambda: 1)

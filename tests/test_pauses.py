@@ -189,7 +189,10 @@ def test_two_pauses_from_two_threads_answered_in_the_other_order(db):
         return got
 
     assert isinstance(start(body, db), Paused)
-    assert sorted(name for (name,) in rows(db, "SELECT name FROM pauses WHERE answered_at IS NULL")) == ["first", "second"]
+    assert sorted(name for (name,) in rows(db, "SELECT name FROM pauses WHERE answered_at IS NULL")) == [
+        "first",
+        "second",
+    ]
     with pytest.raises(InvalidTransition) as caught:
         answer("r", None, "which one?", db=db)
     assert "'first'" in str(caught.value)

@@ -137,7 +137,8 @@ def test_keys_that_cannot_be_one_are_refused_by_every_method(run, key):
 
 
 @pytest.mark.parametrize(
-    "key", ["", " ", "a\nb", "%s", "'; DROP TABLE runs; --", "ключ", "\U0001f600", "e\u0301", "é", "A", "a", "x" * 100_000]
+    "key",
+    ["", " ", "a\nb", "%s", "'; DROP TABLE runs; --", "ключ", "\U0001f600", "e\u0301", "é", "A", "a", "x" * 100_000],
 )
 def test_any_other_key_is_itself_and_no_other(run, key):
     run.record("unlike", 0)

@@ -161,6 +161,7 @@ KEPT: list[tuple[str, Any, str]] = [
     ("largest 64-bit int", 2**63 - 1, JSON),
     ("smallest 64-bit int", -(2**63), JSON),
     ("int of 2**63", 2**63, TAGGED),
+    ("int of 2**63, in a list", {"n": [1, 2**63]}, TAGGED),
     ("int below 64 bits, in a list", [-(2**63) - 1], TAGGED),
     ("int beyond the digits limit", 10**5000 + 1, TAGGED),
     ("negative int beyond the digits limit", -(10**5000), TAGGED),

@@ -324,13 +324,16 @@ def test_subclasses_of_builtins_keep_class_content_and_attributes() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("a", 1), KeyError("k"), ApiError(status=500), OSError(2, "no"), StopIteration(3)], ids=repr
+    "error",
+    [ValueError("a", 1), KeyError("k"), ApiError(status=500), OSError(2, "no", "a.txt"), StopIteration(3)],
+    ids=repr,
 )
 def test_exceptions_that_are_values_keep_class_arguments_and_attributes(error: Exception) -> None:
     error.add_note("a note")
     back = there_and_back({"error": error})["error"]
     assert type(back) is type(error)
     assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
+    assert getattr(back, "filename", 0) == getattr(error, "filename", 0)
 
 
 def test_exceptions_that_cannot_be_kept_become_their_text_on_the_first_run_too() -> None:

@@ -66,6 +66,7 @@ OPENAI: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(300)  # the SDK builds its schemas on first use
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_an_anthropic_message_comes_back_equal() -> None:
     types = pytest.importorskip("anthropic.types", reason="install the extra 'sdk'")

@@ -69,6 +69,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int | None], str], ...] = (
     ("events", watch.events_command, "agent-resume events research@latest --type error --follow"),
     ("export", transfer.export_command, "agent-resume export --all --out runs.json"),
     ("import", transfer.import_command, "agent-resume import runs.json --on-conflict rename"),
+    ("copy", transfer.copy_command, "agent-resume copy --to backup.db"),
     ("cancel", manage.cancel_command, "agent-resume cancel research@latest"),
     ("rename", manage.rename_command, "agent-resume rename research@latest research-v2"),
     ("tag", manage.tag_command, "agent-resume tag research@latest reviewed env=prod --remove draft"),

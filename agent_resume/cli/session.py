@@ -30,6 +30,8 @@ def opened(db: str | None) -> Iterator[Store]:
         store = Store(db)
     except ValueError as error:
         raise exits.Usage(str(error)) from error
+    except FileNotFoundError:
+        raise exits.Stop(exits.FAILED, "the working folder was deleted; cd to another one") from None
     with store:
         yield store
 

@@ -104,3 +104,35 @@ def import_command(
     if dry_run:
         screen.note("nothing was stored (--dry-run)")
     return exits.FAILED if summary.refused else exits.OK
+
+
+def copy_command(
+    to: Annotated[str, typer.Option("--to", metavar="STORE", help="Where to: a file or a SQLAlchemy URL; made when missing.")],
+    on_conflict: Annotated[
+        Literal["fail", "replace"], typer.Option("--on-conflict", help="When the target has another run of an id.")
+    ] = "fail",
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """Copy every run into another store, and check the copy.
+
+    An interrupted copy is begun again by the same command; what is there already is left alone.
+    """
+    from agent_resume import store_copy
+
+    with session.opened(db) as store, session.opened(to) as target:
+        if not store.exists():
+            raise exits.Stop(exits.STORE, f"no store at {store.display}; name the source with --db")
+        if store.location == target.location:
+            raise Usage(f"{target.display} is the source itself; name another store with --to")
+        report = store_copy.copy(store, target, on_conflict=on_conflict)
+    if json:
+        screen.document(
+            {"from": store.display, "to": target.display, "copied": report.copied, "present": report.present,
+             "steps": report.steps, "events": report.events, "pauses": report.pauses, "checksum": report.checksum,
+             "live": list(report.live)}
+        )  # fmt: skip
+    else:
+        screen.line(f"{tables.plural(report.copied, 'run')} copied, {report.present} there already, checksum {report.checksum}")
+    for run_id in report.live:
+        screen.note(f"run {run_id} was being executed; its copy is of that moment")

@@ -48,15 +48,16 @@ class EventRows:
         self._folder = folder
         self._codec = codec
         self._pause_name = pause_name
+        #: Of the event before, for what has no time of its own.
+        self._ts = plan.first_ts
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each item of the plan."""
         lines = self._source.lines()
-        ts = ""
         for seq, item in enumerate(self._plan.items, 1):
             fields = next(lines)[1] if item.kind == "line" else {}
             row = _MAKERS[item.kind](self, item, fields, seq)
-            ts = row["ts"] = row["ts"] or ts or self._plan.last_ts
+            self._ts = row["ts"]
             yield {"seq": seq} | row
 
     def _row(
@@ -76,30 +77,33 @@ class EventRows:
         return self._row(self._plan.lines[item.at].ts, "unknown", item.key, item.attempt, _SILENT_DATA)
 
     def _open(self, item: Item, fields: dict[str, Any], seq: int) -> dict[str, Any]:
-        return self._row("", "start", item.key, item.attempt, _SILENT_DATA)
+        return self._row(self._ts, "start", item.key, item.attempt, _SILENT_DATA)
 
     def _bare(self, item: Item, fields: dict[str, Any], seq: int) -> dict[str, Any]:
         assert item.key is not None  # the plan gives one
-        ts = self._steps.steps[item.key].finished_at or ""
+        ts = self._steps.steps[item.key].finished_at or self._ts
         return self._row(ts, "record", item.key, None, {OURS_IN_META: {"record": False}})
 
     def _record(self, item: Item, fields: dict[str, Any], seq: int) -> dict[str, Any]:
         record = self._plan.records[item.at]
         kind = "done" if "durationMs" in record else "record"
-        ts = record["completedAt"] if is_time(record.get("completedAt")) else ""
+        ts = record["completedAt"] if is_time(record.get("completedAt")) else self._ts
         data: dict[str, Any] = {"durationMs": record["durationMs"]} if kind == "done" else {}
         flags: dict[str, Any] = {"log": False} if kind == "done" else {}
-        self._compare_record(item, record, ts, flags)
+        self._compare_record(item, record, ts, record.get("durationMs", ABSENT), flags)
         if flags:
             data[OURS_IN_META] = flags
         return self._row(ts, kind, item.key, item.attempt, data or None)
 
-    def _compare_record(self, item: Item, record: dict[str, Any], ts: str, flags: dict[str, Any]) -> None:
+    def _compare_record(
+        self, item: Item, record: dict[str, Any], ts: str, duration: Any, flags: dict[str, Any]
+    ) -> None:
         assert item.key is not None  # records without a key are left out before
         found, step = self._plan.steps[item.key], self._steps.steps[item.key]
-        mine = Record(item.key, record.get("durationMs", ABSENT), ts, None)
+        mine = Record(item.key, duration, ts, None)
         expected = record_fields(mine, step, last=found.record is record)
-        trapped = step.status == "completed" and shapes.is_trapped(record, item.key in self._steps.texts)
+        # Only the first record of a key springs the trap; where flowcast has set it itself, all of them stay as they are.
+        trapped = step.status == "completed" and shapes.is_trapped(found.first or {}, item.key in self._steps.texts)
         if trapped or not jstext.same(expected, record) or list(expected) != list(record):
             flags["record"] = record
 
@@ -135,12 +139,12 @@ class EventRows:
         assert item.key is not None  # a done line has one
         step = self._steps.steps[item.key]
         flags: dict[str, Any] = {}
+        duration = fields.get("durationMs", ABSENT)
         matched = self._plan.matched.get(item.at)
         if matched is None:
             flags["record"] = False
         else:
-            self._compare_record(item, self._plan.records[matched], ts, flags)
-        duration = fields.get("durationMs", ABSENT)
+            self._compare_record(item, self._plan.records[matched], ts, duration, flags)
         current = is_current(step, item.attempt, ts, None if duration is ABSENT else duration)
         has_result = "result" in fields
         if current and has_result and mark_of(fields["result"]) == self._steps.marks[item.key]:

@@ -100,6 +100,8 @@ class _Records:
         self._results = results
         self._bends = bends
         self._last = {record.key: index for index, record in enumerate(records)}
+        # Only the first record of a key springs the trap.
+        self._first = {record.key: index for index, record in reversed(list(enumerate(records)))}
         # A key whose every record is as it was imported may keep the trap that flowcast itself has set.
         self._changed = {record.key for record in records if record.raw is None}
 
@@ -110,7 +112,8 @@ class _Records:
             last = self._last[record.key] == index
             meta = _without_clashes(step.meta, record.key, bends) if step is not None and last else None
             fields = record_fields(record, step, last=last, meta=meta)
-            if record.key in self._changed and step is not None and step.has_result:
+            first = self._first[record.key] == index
+            if first and record.key in self._changed and step is not None and step.has_result:
                 fields = _untrapped(fields, record.key, step.is_text, bends)
             yield fields
 

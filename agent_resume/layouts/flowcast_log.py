@@ -90,7 +90,7 @@ class LogWriter:
     # Steps
 
     def _start(self, row: dict[str, Any], data: dict[str, Any]) -> None:
-        self._step_line(row, "start", data, {})
+        self._step_line(row, "start", {}, _flags(data))
 
     def _done(self, row: dict[str, Any], data: dict[str, Any]) -> None:
         flags = _flags(data)
@@ -125,6 +125,10 @@ class LogWriter:
     def _rerun(self, row: dict[str, Any], data: dict[str, Any]) -> None:
         self.done.pop(row["step_key"], None)
         self._step_line(row, "rerun", data, _flags(data))
+
+    def _unknown(self, row: dict[str, Any], data: dict[str, Any]) -> None:
+        if _flags(data).get("log") is not False:
+            self._write_own(row, data)
 
     def _record(self, row: dict[str, Any], data: dict[str, Any]) -> None:
         self._add_record(row, ABSENT, _flags(data))
@@ -239,6 +243,7 @@ _STEP_EVENTS: dict[str, Callable[[LogWriter, dict[str, Any], dict[str, Any]], No
     "skip": LogWriter._skip,
     "rerun": LogWriter._rerun,
     "record": LogWriter._record,
+    "unknown": LogWriter._unknown,
 }
 
 

@@ -56,7 +56,8 @@ class Found:
         open: begun, and not ended.
         error_at: offset of its last error line.
         done_at: offset of its last done line.
-        record: its last record.
+        first: its first record.
+        record: its last one.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Found:
     open: bool = False
     error_at: int | None = None
     done_at: int | None = None
+    first: dict[str, Any] | None = None
     record: dict[str, Any] | None = None
 
     @property
@@ -168,8 +170,9 @@ def _match(lines: list[Line], records: list[dict[str, Any]]) -> dict[int, int]:
     pairs: list[tuple[int, int]] = []
     for key, mine in lines_of.items():
         theirs = records_of.get(key, [])
-        if len(mine) == len(theirs):
-            pairs += zip(mine, theirs, strict=True)
+        straight = list(zip(mine, theirs, strict=False))
+        if len(mine) == len(theirs) and all(lines[m].duration == records[t]["durationMs"] for m, t in straight):
+            pairs += straight
         else:
             pairs += _match_one(mine, theirs, lines, records)
     return dict(_uncrossed(sorted(pairs)))
@@ -245,6 +248,7 @@ class _Merger:
         found.last = kind
         found.open = False
         if record is not None:
+            found.first = found.first or record
             found.record = record
         self.plan.current = shapes.current_step(self.plan.current, kind, found.key)
         self.plan.done.setdefault(found.key)

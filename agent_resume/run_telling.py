@@ -1,0 +1,38 @@
+"""Saying something to people: progress lines on stderr, and where in the agent's code a warning belongs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from . import failure, report
+
+if TYPE_CHECKING:
+    from .models import StepEvent
+    from .redact import Redactor
+
+
+def print_progress(event: StepEvent, redactor: Redactor) -> bool:
+    """Print a step's progress line; False when there is nowhere to print to any more, and the agent goes on."""
+    key = report.printable(event.key)
+    line = {"start": f"[run] {key}", "skip": f"[skip] {key}"}.get(event.kind)
+    if event.kind == "error":
+        text = failure.message(event.error) if event.error is not None else ""
+        line = f"[error] {key}: {report.printable(redactor.text(text))}"
+    if line is None or sys.stderr is None:  # print() takes None for stdout, which is not ours
+        return True
+    try:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - the progress lines that the caller asked for
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def outside() -> int:
+    """The stack level of the first frame outside this package, so that a warning points at the agent's code."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("agent_resume."):
+        frame = frame.f_back
+        level += 1
+    return level

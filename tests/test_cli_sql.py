@@ -1,0 +1,149 @@
+"""``agent-resume sql`` and ``connect``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from agent_resume import Run, agent_run
+
+
+@pytest.fixture
+def store(db):
+    def body(run: Run) -> None:
+        run.step("a", lambda: {"x": 1})
+        run.step("b", lambda: "token=abcdefghij0123456789xyz")
+
+    agent_run("job", body, run_id="r", db=db)
+    return db
+
+
+def test_rows_come_in_every_form(store, command):
+    query = "SELECT key, status FROM step_timeline WHERE run_id = :run ORDER BY seq"
+    code, out, err = command("sql", query, "-p", "run=r", "--db", store)
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()] == [["key", "status"], ["a", "completed"], ["b", "completed"]]
+    assert json.loads(command("sql", query, "-p", "run=r", "--json", "--db", store)[1]) == [
+        {"key": "a", "status": "completed"},
+        {"key": "b", "status": "completed"},
+    ]
+    assert command("sql", query, "-p", "run=r", "--format", "csv", "--db", store)[1] == "key,status\na,completed\nb,completed\n"
+
+
+def test_every_view_and_table_can_be_read(store, command):
+    for name in ("run_overview", "step_timeline", "step_attempts", "runs", "steps", "events", "pauses", "owners"):
+        assert command("sql", f"SELECT * FROM {name}", "--json", "--db", store)[0] == 0
+
+
+def test_parameters_are_bound_and_numbers_are_numbers(store, command):
+    assert json.loads(command("sql", "SELECT :n + 1 AS n, typeof(:t) AS t", "-p", "n=41", "-p", "t=x", "--json", "--db", store)[1]) == [
+        {"n": 42, "t": "text"}
+    ]
+    evil = "x'; DELETE FROM runs; --"
+    assert json.loads(command("sql", "SELECT :v AS v", "-p", f"v={evil}", "--json", "--db", store)[1]) == [{"v": evil}]
+    assert command("sql", "SELECT :v", "--db", store)[0] == 2
+    assert command("sql", "SELECT 1", "-p", "novalue", "--db", store)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM runs",
+        "UPDATE runs SET name = 'x' RETURNING id",
+        "INSERT INTO runs (id, name, status, created_at, updated_at) VALUES ('x', 'x', 'running', '', '')",
+        "DROP TABLE runs",
+        "CREATE TABLE t (x)",
+        "CREATE TEMP TABLE t (x)",
+        "WITH x AS (SELECT 1) DELETE FROM runs",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA query_only = OFF",
+        "PRAGMA user_version = 7",
+        "PRAGMA writable_schema = ON",
+        "ATTACH 'elsewhere.db' AS e",
+        "VACUUM",
+        "VACUUM INTO 'elsewhere.db'",
+        "REINDEX",
+        "ANALYZE",
+        "BEGIN IMMEDIATE",
+        "SELECT 1; DELETE FROM runs",
+        "SELECT load_extension('x')",
+    ],
+)
+def test_nothing_can_be_changed(store, command, in_tmp_path, statement):
+    before = _content(store)
+    code, out, err = command("sql", statement, "--db", store)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert _content(store) == before
+    assert not (in_tmp_path / "elsewhere.db").exists()
+
+
+def _content(db):
+    with sqlite3.connect(db) as plain:
+        found = plain.execute("SELECT type, sql FROM sqlite_master ORDER BY 1, 2").fetchall(), plain.execute("SELECT * FROM runs").fetchall()
+    plain.close()
+    return found
+
+
+def test_a_mistake_is_one_line(store, command):
+    code, out, err = command("sql", "SELEC 1", "--db", store)
+    assert (code, out) == (2, "")
+    assert 'near "SELEC": syntax error' in err
+    assert err.count("\n") == 1
+    assert command("sql", "SELECT 1", "--db", f"{store}.missing")[0] == 6
+
+
+def test_credentials_are_masked_unless_asked_for(store, command):
+    query = "SELECT output FROM steps WHERE key = 'b'"
+    assert "abcdefghij" not in command("sql", query, "--db", store)[1]
+    assert "abcdefghij" in command("sql", query, "--unmasked", "--db", store)[1]
+
+
+def test_columns_of_one_name_are_all_kept_in_json(store, command):
+    assert json.loads(command("sql", "SELECT 1 AS a, 2 AS a, 3 AS a", "--json", "--db", store)[1]) == [{"a": 1, "a_2": 2, "a_3": 3}]
+
+
+def test_the_schema_is_printed_with_comments_and_is_sql(store, command):
+    out = command("sql", "--schema", "--db", store)[1]
+    assert "-- questions, waits and sleeps" in out
+    with sqlite3.connect(":memory:") as fresh:
+        fresh.executescript(out)
+        assert fresh.execute("SELECT * FROM run_overview").fetchall() == []
+    fresh.close()
+    assert {"runs", "step_timeline"} <= {entry["name"] for entry in json.loads(command("sql", "--schema", "--json", "--db", store)[1])}
+
+
+def test_connect_prints_ways_that_work(store, command):
+    ways = json.loads(command("connect", "--json", "--db", store)[1])
+    assert ways["database"] == store
+    assert ways["exists"]
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(ways["url"])
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT id FROM runs")).scalar() == "r"
+    engine.dispose()
+    for query in ways["queries"].values():
+        assert command("sql", query, "--db", store)[0] == 0, query
+    out = command("connect", "--db", store)[1]
+    assert "sqlite3 -readonly" in out
+    assert "datasette" in out
+
+
+def test_connect_links_a_run_in_a_hosted_history(store, command, monkeypatch):
+    assert command("connect", "r", "--db", store)[0] == 2
+    monkeypatch.setenv("AGENT_RESUME_HISTORY_URL", "https://history.example/runs/{run_id}?x=1")
+    agent_run("odd", lambda run: None, run_id="a/b?c", db=store)
+    assert json.loads(command("connect", "a/b?c", "--json", "--db", store)[1])["link"] == "https://history.example/runs/a%2Fb%3Fc?x=1"
+    monkeypatch.setenv("AGENT_RESUME_HISTORY_URL", "https://history.example/")
+    assert command("connect", "r", "--db", store)[0] == 2
+
+
+def test_connect_of_a_missing_store_creates_nothing(tmp_path, command):
+    code, out, err = command("connect", "--db", tmp_path / "no.db")
+    assert code == 0
+    assert "no.db" in out
+    assert "nothing yet" in err
+    assert list(tmp_path.iterdir()) == []

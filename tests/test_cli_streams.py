@@ -1,0 +1,214 @@
+"""What leaves the program, and how: closed pipes, code pages, colours, one JSON document and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agent_resume import Checkpoint, agent_run
+
+COMMAND = f"{sys.executable} -c 'from agent_resume.cli import main; main()'"
+ODD = "調査 → 🦊"
+
+
+@pytest.fixture
+def store(db):
+    def body(run):
+        run.step(ODD, lambda: ODD)
+        run.step("late", lambda: "x" * 10)
+        return run.pause(ODD, name="p")
+
+    agent_run(ODD, body, run_id="odd-1", db=db, on_pause="return")
+    return db
+
+
+@pytest.fixture
+def shell(tmp_path):
+    def run(line, **env):
+        return subprocess.run(
+            ["bash", "-c", "set -o pipefail; " + line.replace("agent-resume", COMMAND)],
+            cwd=tmp_path, env={**os.environ, **env}, capture_output=True, timeout=50, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["list --limit 0", "list --json", "list --format csv", "show many", "export many", "events many", "--help"])
+def test_case_081_a_closed_pipe_ends_quietly(db, shell, command):
+    with Checkpoint("many", db=db) as run:
+        for number in range(3000):
+            run.event("e", number=number, text="x" * 200)
+    tail = "" if command == "--help" else f"--db {db}"
+    for buffering in ({}, {"PYTHONUNBUFFERED": "1"}):
+        done = shell(f"agent-resume {command} {tail} | head -c 1", **buffering)
+        assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, b"")
+
+
+def test_case_081_two_thousand_runs(db, shell):
+    with Checkpoint("run-0", db=db) as first:
+        first.record("k", 1)
+    import sqlite3
+
+    plain = sqlite3.connect(db)
+    plain.executemany(
+        "INSERT INTO runs (id, name, status, created_at, updated_at) VALUES (?, 'n', 'completed', ?, ?)",
+        [(f"run-{n}", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z") for n in range(1, 2000)],
+    )
+    plain.commit()
+    plain.close()
+    done = shell(f"agent-resume list --limit 0 --db {db} | head -1")
+    assert done.stdout.startswith(b"ID ")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(json.loads(shell(f"agent-resume list --json --db {db}").stdout)) == 2000
+
+
+def test_a_reader_that_is_gone_from_the_start_and_a_closed_stdout(store, shell):
+    assert shell(f"agent-resume list --db {store} | true").stderr == b""
+    for redirection in (">&-", ">&- 2>&-", "</dev/null 2>&-"):
+        assert shell(f"agent-resume list --db {store} {redirection}").returncode == 0
+
+
+def test_a_full_disk_is_an_error_and_no_traceback(store, shell):
+    done = shell(f"agent-resume list --db {store} > /dev/full")
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PYTHONIOENCODING": "cp1252"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1:strict"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "utf-16"},
+        {"PYTHONIOENCODING": "shift_jis"},
+    ],
+    ids=lambda env: " ".join(f"{k}={v}" for k, v in env.items()),
+)
+def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, shell, env):
+    for command in ("list", "show odd-1", "events odd-1", "resume odd-1", "list --format csv", "show odd-1 --report"):
+        done = shell(f"agent-resume {command} --db {store}", **env)
+        assert done.returncode in (0, 5), done.stderr
+        assert done.stdout
+        assert b"Error" not in done.stderr
+    for command in ("list --json", "show odd-1 --json", "events odd-1 --json", "export odd-1", "sql 'SELECT name FROM runs' --json"):
+        done = shell(f"agent-resume {command} --db {store}", **env)
+        assert done.returncode == 0, done.stderr
+        encoding = "utf-16" if env.get("PYTHONIOENCODING") == "utf-16" else "utf-8"
+        assert ODD in json.dumps(json.loads(done.stdout.decode(encoding)), ensure_ascii=False)
+
+
+def test_a_utf8_reader_gets_the_characters_themselves(store, shell):
+    assert ODD.encode() in shell(f"agent-resume list --db {store}", PYTHONIOENCODING="utf-8").stdout
+    assert ODD.encode() in shell(f"agent-resume list --json --db {store}", PYTHONIOENCODING="utf-8").stdout
+
+
+def test_case_083_stdout_is_one_json_document(store, shell, tmp_path):
+    missing = tmp_path / "new.db"
+    for command, code in (
+        (f"list --json --db {missing}", 0),
+        (f"list --json --debug --db {store}", 0),
+        (f"show odd-1 --json --debug --db {store}", 0),
+        (f"resume odd-1 --json --db {store}", 5),
+        (f"events odd-1 --json --db {store}", 0),
+        (f"export odd-1 --db {store}", 0),
+        (f"doctor --json --db {store}", 0),
+        (f"doctor --json --db {missing}", 0),
+        (f"connect --json --db {store}", 0),
+        (f"prune --older-than 1d --json --db {store}", 0),
+        (f"prune --older-than 1d --json --db {missing}", 0),
+        (f"tag odd-1 x=1 --json --db {store}", 0),
+        (f"sql --schema --json --db {store}", 0),
+        (f"resume --all-interrupted --exec --json --db {store}", 0),
+    ):
+        done = shell(f"PYTHONWARNINGS=default agent-resume {command}")
+        assert done.returncode == code, (command, done.stderr)
+        json.loads(done.stdout)
+    assert not missing.exists()
+
+
+def test_case_084_no_escape_codes_off_a_terminal(store, shell):
+    wide = shell(f"agent-resume list --db {store}").stdout
+    assert b"\x1b" not in wide
+    for env in ({"COLUMNS": "20"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1"}, {"TERM": "xterm-256color"}):
+        assert shell(f"agent-resume list --db {store} | cat", **env).stdout == wide
+        for command in ("show odd-1", "doctor", "resume odd-1", "--help"):
+            done = shell(f"agent-resume {command} {'' if command == '--help' else f'--db {store}'}", **env)
+            assert b"\x1b" not in done.stdout + done.stderr
+
+
+def on_a_terminal(args, tmp_path, **env):
+    """What the command writes to a pseudo-terminal."""
+    import pty
+
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from agent_resume.cli import main; main()", *args],
+        stdin=slave, stdout=slave, stderr=slave, cwd=tmp_path, env={**os.environ, "TERM": "xterm-256color", **env},
+    )  # fmt: skip
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            got = os.read(master, 65536)
+        except OSError:  # its end, on Linux
+            break
+        if not got:
+            break
+        seen += got
+    os.close(master)
+    process.wait(40)
+    return seen.replace(b"\r\n", b"\n")
+
+
+def test_a_terminal_gets_colours_unless_it_says_no(store, tmp_path):
+    assert b"\x1b[34mpaused" in on_a_terminal(["list", "--db", store], tmp_path)
+    assert b"\x1b" not in on_a_terminal(["list", "--db", store], tmp_path, NO_COLOR="1")
+    assert b"\x1b" not in on_a_terminal(["list", "--db", store], tmp_path, TERM="dumb")
+    assert b"\x1b" not in on_a_terminal(["list", "--json", "--db", store], tmp_path)
+
+
+def test_a_narrow_terminal_loses_columns_and_never_an_id(db, tmp_path):
+    run_id = "a-rather-long-id-of-a-run-0123456789"
+    agent_run("n", lambda run: None, run_id=run_id, db=db)
+    shown = on_a_terminal(["list", "--db", db], tmp_path, COLUMNS="40", NO_COLOR="1").decode()
+    assert run_id in shown
+    assert "TOKENS" not in shown
+    assert "TOKENS" in on_a_terminal(["list", "--db", db], tmp_path, COLUMNS="120", NO_COLOR="1").decode()
+
+
+def test_case_087_help_and_version_load_nothing_heavy(cli, run_python):
+    code = """
+import sys
+from agent_resume.cli import main
+sys.argv = ["agent-resume", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(sorted({"sqlalchemy", "alembic", "rich", "tabulate", "sqlite3", "psutil"} & set(sys.modules)), file=sys.stderr)
+"""
+    for args in (["--help"], ["--version"], ["list", "--help"], ["resume", "--help"], ["watch", "--help"]):
+        done = run_python(code, *args)
+        assert done.returncode == 0
+        assert done.stderr.strip() == "[]"
+    assert "agent-resume 0." in cli("--version").stdout
+    done = run_python("import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))")
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_command_has_help_with_an_example(command):
+    out = command("--help")[1]
+    commands = [line.split()[0] for line in out.partition("Commands:\n")[2].split("\n\n")[0].splitlines()]
+    assert set(commands) >= set(
+        "list show resume run watch events export import copy cancel rename tag fork rerun prune doctor sql connect".split()
+    )
+    for name in commands:
+        code, text, _ = command(name, "--help")
+        assert code == 0
+        assert f"Example: agent-resume {name}" in " ".join(text.split())
