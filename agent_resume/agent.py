@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar, overload
 
@@ -138,8 +139,7 @@ class _Wanted:
             raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
         self.owns_store = not isinstance(db, Store)
         self.store = db if isinstance(db, Store) else Store(db, state_dir=state_dir)
-        if self.run_id is None:
-            self.run_id = _handed_on(self.name, self.store)
+        self.run_id = _handed_on(self.name, self.store, self.run_id)
         self.input = input
         self.core = RunCore(
             self.store,
@@ -154,15 +154,15 @@ class _Wanted:
         )
 
 
-def _handed_on(name: str, store: Store) -> str | None:
-    """The run that ``resume --exec`` wants continued; used once, and not inherited by children."""
+def _handed_on(name: str, store: Store, given: str | None) -> str | None:
+    """The run that ``resume --exec`` wants continued, else ``given``; used once, and not inherited by children."""
     run_id = os.environ.get("AGENT_RESUME_RUN_ID")
-    if run_id is None:
-        return None
+    if run_id is None or given not in (None, run_id):
+        return given
     for variable, here in (("AGENT_RESUME_RUN_NAME", name), ("AGENT_RESUME_RUN_DB", store.location.target)):
         wanted = os.environ.get(variable)
         if wanted is not None and wanted != here:
-            return None
+            return given
     for variable in _HANDED_ON:
         os.environ.pop(variable, None)
     return run_id
@@ -178,6 +178,7 @@ class _Execution:
         self._pid = os.getpid()
         self.stored: tuple[Any] | None = None
         self._mark = -1
+        self.over = False
 
     def open(self) -> bool:
         """Find or create the run and take it; False when its stored result is all that is wanted (``stored``).
@@ -212,7 +213,7 @@ class _Execution:
         if opened.kind in ("created", "taken"):
             # Under the write lock, or another thread would find the run before it is known to be executed here.
             self._mark = opened.run.seq
-            self.core.owner.executing.add(opened.run.seq)
+            self.core.owner.executing.take(opened.run.seq, self)
         return opened
 
     def _opened(self, opened: Opened, digest: str | None) -> bool:
@@ -315,7 +316,7 @@ class _Execution:
                 if core.place is not None and (core.stopped is not None or core.done_here):
                     self.store.direct(store_settle.release, core.place, core.owner.token, full=False)
             finally:
-                core.owner.executing.discard(self._mark)
+                core.owner.executing.holders.pop(self._mark, None)
                 core.leave()
         except errors.AgentResumeError:
             log.warning("run %r could not be released; its owner ends with this process", core.run_id, exc_info=True)
@@ -338,6 +339,7 @@ def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> A
             if pause is None:
                 raise
     finally:
+        execution.over = True  # before anything that a second Ctrl-C could cut short
         execution.close()
     return after_pause(pause, on_pause)
 
@@ -348,21 +350,25 @@ async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any
     store, core = execution.store, execution.core
     core.body = fn
     left: BaseException | None = None
+    opened = threading.Event()
     try:
         # Waited for although cancelled: the run may be taken by then, and must be let go of.
-        if not await aio_calls.shielded(store, execution.open):
+        if not await aio_calls.shielded(store, agent_body.opened, execution.open, opened):
             assert execution.stored is not None  # open() said so
             return execution.stored[0]
         value = await agent_body.call_async(fn, AsyncRun(core))
         return await aio_calls.shielded(store, execution.returned, value)
     except BaseException as error:
         left = error
+        if isinstance(error, GeneratorExit):
+            opened.wait(agent_body.OPENING)  # thrown away: the thread that opens it cannot be awaited any more
         if core.place is None:
             raise
         pause = await agent_body.end(store, error, execution.left_by, error)
         if pause is None:
             raise
     finally:
+        execution.over = True
         await agent_body.end(store, left, execution.close)
         left = None
     return after_pause(pause, on_pause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,18 @@ async def call_async(fn: Callable[[AsyncRun], Any], run: AsyncRun) -> Any:
         return await fn(run)
     finally:
         run_context.leave_run(token)
+
+
+#: Longest wait for a run that is being opened for a coroutine that was thrown away, in s.
+OPENING = 60.0
+
+
+def opened(open_run: Callable[[], bool], done: threading.Event) -> bool:
+    """Open a run, and say when that has ended, however it did."""
+    try:
+        return open_run()
+    finally:
+        done.set()
 
 
 async def end(store: Store, left_by: BaseException | None, fn: Callable[..., Any], *args: Any) -> Any:

@@ -59,6 +59,7 @@ class AsyncRun:
         if not core.has_owner:
             # Who we are is read from files, and once a process.
             await aio_calls.in_thread(core.store, lambda: core.owner)
+        await aio_calls.take_turn()
         return await aio_calls.drive(core.store, flow)
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -131,9 +132,7 @@ class AsyncRun:
         wanted = run_map.Wanted(name, fn, key, concurrency, on_error, returns)
         return run_map_aio.outcomes(self._core, wanted, items)
 
-    async def transaction(
-        self, key: str, fn: Callable[[Connection], T], engine: Engine | None = None
-    ) -> T:
+    async def transaction(self, key: str, fn: Callable[[Connection], T], engine: Engine | None = None) -> T:
         """``Run.transaction``; ``fn`` is a plain function, called in a thread of its own."""
         spec = run_transaction.checked(self._core, key, fn, engine)
         return await self._step(spec)  # type: ignore[no-any-return]  # what fn returned, decoded
@@ -152,15 +151,16 @@ class AsyncRun:
 
     async def event(self, type: str, data: Any = None, /, **fields: Any) -> None:
         """``Run.event``."""
-        await self._drive(run_flows.event_flow(self._core, type, data, fields))
+        try:
+            await self._drive(run_flows.event_flow(self._core, type, data, fields))
+        except errors.InvalidTransition as error:  # inside run.transaction
+            run_flows.lose_event(self._core, type, error)
 
     # -- pausing and waiting -------------------------------------------------------------------------------------
 
     async def pause(self, reason: str, context: Any = None, *, name: str | None = None, returns: Any = None) -> Any:
         """``Run.pause``."""
-        return await self._drive(
-            run_flows.pause_flow(self._core, reason, context, name, returns, errors.RunPaused)
-        )
+        return await self._drive(run_flows.pause_flow(self._core, reason, context, name, returns, errors.RunPaused))
 
     async def get_pause_context(self) -> Any:
         """``Run.get_pause_context``."""

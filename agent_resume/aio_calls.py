@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
     from .store import Store
 
 T = TypeVar("T")
+
+
+#: Calls that one turn of a loop begins. A thousand steps begun at once would be a gap for everything else on it.
+TURN = 32
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[int]] = weakref.WeakKeyDictionary()
+
+
+async def take_turn() -> None:
+    """Go on now, or in a later turn of the loop when enough has been begun in this one."""
+    loop = asyncio.get_running_loop()
+    begun = _turns.get(loop)
+    if begun is None:
+        begun = _turns[loop] = [0]
+    while begun[0] >= TURN:  # noqa: ASYNC110 - a turn is awaited, not an event: the next one is there at once
+        await asyncio.sleep(0)
+    if not begun[0]:
+        loop.call_soon(begun.__setitem__, 0, 0)
+    begun[0] += 1
 
 
 async def drive(store: Store, flow: Flow) -> Any:

@@ -14,6 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from agent_resume.codec_classes import Known
+from agent_resume.codec_flat import flat_text, quick_loads
 from agent_resume.codec_plain import (
     DEFAULT_MAX_BYTES,
     INT_MAX,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT", "DEFAULT_MAX_BYTES", "MAX_DEPTH", "Codec", "Encoded", "ValueCodec", "json_value", "pickle_codec"]
 
 _TAG_TEXT = '"$type"'
+_FLAT = frozenset({dict, list})
 _IMMUTABLE = frozenset({type(None), bool, int, float, str})
 
 
@@ -104,7 +106,7 @@ class Codec:
         Raises:
             OutputNotStorable: something in it cannot be kept, or it is too large.
         """
-        return self._encode(value, key, self._knowing(returns, hint))
+        return self._encode(value, key, returns, hint)
 
     def encode_tagged(self, value: Any, *, key: str | None = None) -> str:
         """Text for a column without a format beside it: always read by ``decode_tagged``.
@@ -112,7 +114,7 @@ class Codec:
         Raises:
             OutputNotStorable: as for ``encode``.
         """
-        return self._encode(value, key, self._known, escaped=True).text
+        return self._encode(value, key, None, None, escaped=True).text
 
     def settle(
         self, value: Any, *, key: str | None = None, returns: Any = None, hint: Any = None
@@ -125,6 +127,10 @@ class Codec:
         text = _scalar_text(value) if type(value) in _IMMUTABLE else None
         if text is not None and returns is None and len(text) * 4 <= self.max_bytes:
             return Encoded("json", text), value
+        if returns is None and type(value) in _FLAT:
+            text = flat_text(value)
+            if text is not None and len(text) <= self.max_bytes:
+                return Encoded("json", text), quick_loads(text)
         encoded = self.encode(value, key=key, returns=returns, hint=hint)
         try:
             return encoded, self.decode(encoded.format, encoded.text, returns=returns, hint=hint)
@@ -192,12 +198,14 @@ class Codec:
 
         return Encoder(self._codecs, self._fallback, known, limit=self.max_bytes, lenient=lenient)
 
-    def _encode(self, value: Any, key: str | None, known: Known, *, escaped: bool = False) -> Encoded:
+    def _encode(
+        self, value: Any, key: str | None, returns: Any, hint: Any, *, escaped: bool = False
+    ) -> Encoded:
         format = "json"
         try:
             text = self._plain_text(value)
             if text is None or (escaped and _TAG_TEXT in text):
-                format, text = self._tagged_text(value, key, known)
+                format, text = self._tagged_text(value, key, self._knowing(returns, hint))
         except TooLarge:
             raise self._too_large(value, key, "many more bytes") from None
         if len(text) * 4 > self.max_bytes:
@@ -265,6 +273,11 @@ def _scalar_text(value: Any) -> str | None:
 
 
 def _load(text: str, hook: Any = None) -> Any:
+    if hook is None:
+        try:
+            return quick_loads(text)
+        except ValueError:
+            pass  # deep, loosely written (imported) or broken: the long way tells which
     try:
         return loads(text, hook)
     except (ValueError, TypeError, RecursionError) as error:

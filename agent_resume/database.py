@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from . import clock, errors, faults
 from .database_batch import BatchDoor, Helpers
+from .database_drivers import driver_of
 from .database_location import Location
 from .database_sql import Tx
 
@@ -33,7 +34,7 @@ class Database:
     def __init__(self, location: Location) -> None:
         self.location = location
         self.display = location.display
-        self.driver = _driver(location)
+        self.driver = driver_of(location)
         self.users = 0
         self.generation = 0
         self._start_afresh()
@@ -69,12 +70,19 @@ class Database:
             raise errors.StoreBusy(
                 self.display, seconds=0.0, why="called from inside one of its own transactions (a signal handler?)"
             )
-        with self._lock:
-            self._inside = me
-            try:
-                return self.driver.persist(lambda: self._transaction(self._writable(), operation, arguments, full))  # type: ignore[no-any-return]  # what the operation returns
-            finally:
+        clean = False
+        try:
+            with self._lock:
+                self._inside = me
+                value: T = self.driver.persist(lambda: self._transaction(self._writable(), operation, arguments, full))
                 self._inside = None
+            clean = True
+            return value
+        finally:
+            if not clean:  # also when an interrupt between two lines left the turn with this thread
+                self._inside = None if self._inside == me else self._inside
+                with contextlib.suppress(RuntimeError):
+                    self._lock.release()
 
     def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
         driver = self.driver
@@ -96,7 +104,8 @@ class Database:
         return value
 
     def _abandon(self, tx: Tx) -> None:
-        # Also for KeyboardInterrupt: a transaction left open would lock out every other process.
+        # Also for KeyboardInterrupt: a transaction left open would lock out every other process. The next Ctrl-C may
+        # come in between; then the next use of the connection comes here again.
         self.driver.forget_durability()
         with contextlib.suppress(Exception):
             if self.driver.in_transaction(tx.connection):
@@ -108,6 +117,9 @@ class Database:
 
     def _writable(self) -> Tx:
         tx = self._writer
+        if tx is not None and self.driver.in_transaction(tx.connection):
+            self._abandon(tx)
+            tx = self._writer
         if tx is not None:
             self.driver.check_in_place()
             return tx
@@ -151,7 +163,7 @@ class Database:
 
     def ensure_writable(self) -> None:
         """Open for writing now, so that a store that cannot be used is known before any step function is called."""
-        self.direct(_nothing)
+        self.direct(lambda _: None)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -212,7 +224,7 @@ class Database:
             if self._readers:
                 return self._readers.pop()
         try:
-            return Tx(self._connect_reader(), self.driver.dialect)
+            return Tx(self._connect_reader(), self.driver.dialect, reading=True)
         except BaseException:
             self._settle_reader(me)
             raise
@@ -296,20 +308,6 @@ class Database:
         self._start_afresh()
         self.generation += 1
         self._forked_badly = not closed
-
-
-def _nothing(tx: Tx) -> None:
-    return None
-
-
-def _driver(location: Location) -> Any:
-    if location.kind == "postgresql":
-        from .database_postgres import PostgresDriver
-
-        return PostgresDriver(location)
-    from .database_sqlite import SqliteDriver
-
-    return SqliteDriver(location)
 
 
 # -- the databases of this process -----------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ log = logging.getLogger("agent_resume")
 
 #: Most operations in one transaction, so that one commit never holds the write lock for long.
 BATCH_LIMIT = 512
+#: Outcomes handed over in one turn of an event loop.
+TURN = 32
 
 
 @dataclass(slots=True)
@@ -213,14 +215,18 @@ def _deliver(batch: list[Queued]) -> None:
             loops.setdefault(item.loop, []).append(item)
     for loop, items in loops.items():
         try:
-            loop.call_soon_threadsafe(_deliver_all, items)
+            loop.call_soon_threadsafe(_deliver_all, loop, items)
         except RuntimeError:
             continue  # the loop was closed while its operations were queued; they are committed, nobody waits
 
 
-def _deliver_all(items: list[Queued]) -> None:
-    for item in items:
+def _deliver_all(loop: asyncio.AbstractEventLoop, items: list[Queued], begin: int = 0) -> None:
+    # A few at a time: each wakes a task, and five hundred of them in one turn of the loop are a gap for all others.
+    end = begin + TURN
+    for item in items[begin:end]:
         _hand_over(item)
+    if end < len(items):
+        loop.call_soon(_deliver_all, loop, items, end)
 
 
 def _hand_over(item: Queued) -> None:

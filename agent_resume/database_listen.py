@@ -52,6 +52,7 @@ class Listener:
         self._locked: set[int] = set()
         self._closing = False
         self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)  # an event loop writes to it
         self._thread = threading.Thread(target=self._work, name="agent-resume-news", daemon=True)
         self._thread.start()
 

@@ -268,7 +268,8 @@ class PostgresDriver:
     def _end_backend(self, connection: psycopg.Connection[Any], backend: tuple[int, str]) -> None:
         deadline = clock.monotonic() + LOCK_LIMIT
         while connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s", backend
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s",
+            backend,
         ).fetchone():
             if clock.monotonic() > deadline:
                 raise errors.StoreUnavailable(

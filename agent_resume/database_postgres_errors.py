@@ -19,7 +19,13 @@ __all__ = ["RACES", "TransactionStatus", "connect", "passes", "pg", "translate"]
 #: Errors of an operation that met another one: executed again, it sees what that one did.
 RACES: Final = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
 # The server is going, coming back, or full of others.
-_PASSING: Final = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections, pg.IdleSessionTimeout)
+_PASSING: Final = (
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.TooManyConnections,
+    pg.IdleSessionTimeout,
+)
 
 
 def passes(error: pg.Error, *, reached: bool) -> bool:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import Dialect
 
 Row = tuple[Any, ...]
-_numbers = itertools.count(1)
 
 
 class Statement:
@@ -103,14 +102,15 @@ class Tx:
     transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
     """
 
-    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "relaxed", "weight")
+    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "reading", "relaxed", "weight")
 
-    def __init__(self, connection: Any, dialect: Dialect) -> None:
+    def __init__(self, connection: Any, dialect: Dialect, *, reading: bool = False) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self._execute: Callable[..., Any] = self.cursor.execute
         self._begin: str | None = None
         self.relaxed = False
+        self.reading = reading
         self._dialect = dialect
         self._texts: dict[Statement, str] = {}
         self.weight = 0
@@ -166,7 +166,10 @@ class Tx:
         """Run one statement."""
         text = self._texts.get(statement)
         if text is None:
-            text = self._texts[statement] = statement.text(self._dialect)
+            text = statement.text(self._dialect)
+            if self.reading:
+                text = text.removesuffix(" FOR UPDATE")  # a reader takes no locks, and waits for none
+            self._texts[statement] = text
         self._execute(text, values)
 
     def run(self, statement: Statement, values: Mapping[str, Any]) -> int:
@@ -223,13 +226,22 @@ class Tx:
     def chunks(self, statement: Statement, values: Mapping[str, Any], size: int = 500) -> Iterator[list[Row]]:
         """Rows in lists of ``size``; only inside a snapshot, which keeps the transaction open."""
         self.begin_now()
-        # A server sends a plain cursor's rows all at once; a named one's as they are fetched.
-        named = {} if self._dialect.name == "sqlite" else {"name": f"chunks_{next(_numbers)}"}
-        cursor = self.connection.cursor(**named)
-        cursor.execute(statement.text(self._dialect), values)
-        while rows := cursor.fetchmany(size):
-            yield rows
-        cursor.close()
+        cursor = self.connection.cursor()
+        text = statement.text(self._dialect)
+        if self._dialect.name == "sqlite":
+            cursor.execute(text, values)
+            while rows := cursor.fetchmany(size):
+                yield rows
+            cursor.close()
+            return
+        # A server's rows would come all at once otherwise; its line is busy until the last of them was taken.
+        stream = cursor.stream(text, values)
+        try:
+            while rows := list(itertools.islice(stream, size)):
+                yield rows
+        finally:
+            stream.close()
+            cursor.close()
 
     def dynamic(self, element: Executable) -> list[Row]:
         """Every row of a statement that is built for this one call; its values are bound, never pasted."""

@@ -34,7 +34,9 @@ def step(
     keep_errors: tuple[type[BaseException], ...] | type[BaseException] = ...,
     isolation: Literal["process"] | None = ...,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
-def step(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, repeat: bool = True, **options: Any) -> Any:
+def step(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, repeat: bool = True, **options: Any
+) -> Any:
     """Make a function a step of whichever run is active where it is called; outside a run it is what it was.
 
     A run is active in the body of ``agent_run`` and inside ``with Checkpoint(…)``, in tasks that these start and in
@@ -51,7 +53,9 @@ def step(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, re
     """
     unknown = options.keys() - _OPTIONS
     if unknown:
-        raise TypeError(f"step() has no option {', '.join(sorted(unknown))}; keyword arguments are for the function's call")
+        raise TypeError(
+            f"step() has no option {', '.join(sorted(unknown))}; keyword arguments are for the function's call"
+        )
     if fn is not None:
         return _decorated(fn, name, {"repeat": repeat, **options})
     return lambda function: _decorated(function, name, {"repeat": repeat, **options})

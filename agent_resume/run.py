@@ -190,7 +190,10 @@ class Run:
 
     def event(self, type: str, data: Any = None, /, **fields: Any) -> None:
         """Append an event. Never raises into the agent: what cannot be written is logged and counted."""
-        self._drive(run_flows.event_flow(self._core, type, data, fields))
+        try:
+            self._drive(run_flows.event_flow(self._core, type, data, fields))
+        except errors.InvalidTransition as error:  # inside run.transaction
+            run_flows.lose_event(self._core, type, error)
 
     # -- pausing and waiting -------------------------------------------------------------------------------------
 

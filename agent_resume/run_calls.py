@@ -48,6 +48,8 @@ def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
                 error = caught
     finally:
         error = None  # its traceback holds this frame
+        if flow.gi_frame is not None:  # type: ignore[attr-defined]  # a second interrupt, while the first was handled
+            flow.close()
     if type(result) is Raised:
         # The user's own exception object with its own traceback, raised outside the flow and every handler of ours.
         raise result.error

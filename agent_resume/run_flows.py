@@ -79,9 +79,16 @@ def event_flow(core: RunCore, type: str, data: Any, fields: dict[str, Any]) -> F
             raise
         run_events.warn_unless_registered(core, type)
         yield from losses_flow(core)
-    except Exception:  # noqa: BLE001 - an event is never worth more than the agent
-        core.lose_event()
-        log.exception("event %r of run %r was not stored (%d lost so far)", type, core.run_id, core.lost_events)
+    except (Exception, errors.RunCancelled) as error:  # noqa: BLE001 - an event is never worth more than the agent
+        lose_event(core, type, error)
+
+
+def lose_event(core: RunCore, type: str, error: BaseException) -> None:
+    """Count an event that could not be written, and say so in the log."""
+    core.lose_event()
+    log.error(
+        "event %r of run %r was not stored (%d lost so far)", type, core.run_id, core.lost_events, exc_info=error
+    )  # fmt: skip
 
 
 def losses_flow(core: RunCore) -> Flow:

@@ -80,7 +80,9 @@ class Child:
                 return late
             sent: tuple[str, bytes] = pipe.recv()
         except (EOFError, OSError):
-            return Outcome(error=ChildProcessError(f"step {spec.key!r}: its process ended {self._end()} without a result"))
+            return Outcome(
+                error=ChildProcessError(f"step {spec.key!r}: its process ended {self._end()} without a result")
+            )
         kind, content = sent
         if kind == "refused":
             return Outcome(error=_cannot_travel(spec.key, "its result", content.decode("utf-8", "replace")))

@@ -130,6 +130,11 @@ class Slot:
         self.outcome = MapOutcome(self.spec.key, False, None, error, called or earlier)
 
     @property
+    def over(self) -> bool:
+        """Whether the map ends here: the run cannot go on, or the item was not begun after another one's failure."""
+        return self.outcome is None or self.fatal is not None
+
+    @property
     def failed(self) -> bool:
         """Whether it ended without a value."""
         return self.outcome is not None and not self.outcome.ok
@@ -154,6 +159,8 @@ class MapCore:
         self.window: deque[Slot] = deque()
         self._attempts: dict[str, int] = {}
         self._told = False
+        self._trouble: Exception | None = None
+        self.more = True
         self.stopped = False
 
     def begin_flow(self) -> Flow:
@@ -163,8 +170,8 @@ class MapCore:
         prefix = f"{self.wanted.name}["
         self._attempts = dict((yield Read(store_index.repeated_attempts, (self.core.where.seq, prefix))))
 
-    def slot_for(self, item: Any) -> Slot:
-        """The next item's slot, with its outcome when it is finished.
+    def take(self, item: Any) -> Slot:
+        """Take the next item into the window; its slot has its outcome when it is finished.
 
         Raises:
             DuplicateStep: another item has its key.
@@ -183,7 +190,13 @@ class MapCore:
             value = MISS if self._is_news(spec, entry) else core.replay(spec, entry)
             if value is not MISS:
                 slot.settle(value, None, self._attempts.get(key, 0))
+        self.window.append(slot)
         return slot
+
+    def give_up(self, trouble: Exception) -> None:
+        """The items, or one's key, raised: no further one is taken, and it is raised after the outcomes before it."""
+        self._trouble = trouble
+        self.more = False
 
     def _is_news(self, spec: StepSpec, entry: Row) -> bool:
         """Whether this is the first item seen whose code is not what was recorded: a worker tells that, for them all."""
@@ -198,7 +211,9 @@ class MapCore:
             found = wanted.key(item)
             if type(found) is str or type(found) is int:
                 return str(found)
-            raise TypeError(f"key= gives a str or an int for each item of {wanted.name!r}, not a {type(found).__name__}")
+            raise TypeError(
+                f"key= gives a str or an int for each item of {wanted.name!r}, not a {type(found).__name__}"
+            )
         if type(item) is str or type(item) is int:
             return str(item)
         return self.core.codec.digest(item)
@@ -206,7 +221,7 @@ class MapCore:
     @property
     def room(self) -> bool:
         """Whether another item may be taken."""
-        return not self.stopped and len(self.window) < self.wanted.concurrency * AHEAD
+        return self.more and not self.stopped and len(self.window) < self.wanted.concurrency * AHEAD
 
     def flow(self, slot: Slot) -> Flow:
         """The step of one item."""
@@ -219,7 +234,19 @@ class MapCore:
             self.stopped = True
 
     def finish(self) -> None:
-        """Every item was handed out: from now on its name is used. One that was left early may be mapped again."""
+        """What comes after the last outcome; everything that was begun has ended.
+
+        The failure that stopped the map may be that of a later item: the first one in their order is raised. A map
+        that ended well has used its keys; one that did not, or was left early, may be begun again.
+        """
+        for slot in self.window:
+            if isinstance(slot.fatal, errors.RunPaused | errors.RunCancelled):
+                raise slot.fatal  # whatever it was that other items met because of it
+        for slot in self.window:
+            if slot.failed:
+                self.result(slot)
+        if self._trouble is not None:
+            raise self._trouble
         self.core.mapped[self.wanted.name] = (self._outer, self._before or self._keys)
 
     def result(self, slot: Slot) -> MapOutcome:
@@ -313,48 +340,40 @@ def _collect(
     bar: Bar,
 ) -> Iterator[MapOutcome]:
     window = mapping.window
-    trouble: Exception | None = None
-    more = True
     while True:
-        while more and mapping.room:
-            try:
-                slot = mapping.slot_for(next(items))
-            except StopIteration:
-                more = False
-            except Exception as error:  # noqa: BLE001 - raised below, after the outcomes of the items before it
-                trouble, more = error, False
-            else:
-                window.append(slot)
-                if slot.outcome is None:
-                    workers.submit(context, slot)
+        _fill(mapping, workers, context, items)
         if not window:
             break
         slot = window.popleft()
-        if slot.outcome is None:
-            _wait(mapping, workers, slot)
-        if slot.outcome is None:
-            break  # not begun, after a failure of a later item
+        _wait(mapping, workers, slot)
+        if slot.over:
+            window.appendleft(slot)
+            break
         bar.advance()
         yield mapping.result(slot)
         if mapping.core.skips_kept > MOST_SKIPS:
             drive(run_flows.flush_log_flow(mapping.core))
     for slot in window:
-        if slot.outcome is None:
-            _wait(mapping, workers, slot)
-    first_failure(mapping)
-    if trouble is not None:
-        raise trouble
+        _wait(mapping, workers, slot)
     mapping.finish()
 
 
+def _fill(mapping: MapCore, workers: _Workers, context: contextvars.Context, items: Iterator[Any]) -> None:
+    while mapping.room:
+        try:
+            slot = mapping.take(next(items))
+        except StopIteration:
+            mapping.more = False
+        except Exception as error:  # noqa: BLE001 - raised after the outcomes of the items before it
+            mapping.give_up(error)
+        else:
+            if slot.outcome is None:
+                workers.submit(context, slot)
+
+
 def _wait(mapping: MapCore, workers: _Workers, slot: Slot) -> None:
+    if slot.outcome is not None:
+        return
     if os.getpid() != workers.pid:
         raise errors.StoreForked(mapping.core.store.display)  # the threads are the parent's: nobody would ever answer
     slot.done.wait()
-
-
-def first_failure(mapping: MapCore) -> None:
-    """The failure that stopped the map may be that of a later item; the first one in their order is raised."""
-    for slot in mapping.window:
-        if slot.failed:
-            mapping.result(slot)

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import aio_calls, run_flows
 from .run_core import RunCore
-from .run_map import MOST_SKIPS, MapCore, MapOutcome, Slot, Wanted, first_failure
+from .run_map import MOST_SKIPS, MapCore, MapOutcome, Slot, Wanted
 from .run_map_bar import Bar
 
 #: The loop gets its turn after so many items that needed no waiting.
@@ -52,35 +52,34 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
 async def _collect(mapping: MapCore, tasks: Tasks, items: AsyncIterator[Any]) -> AsyncIterator[MapOutcome]:
     begun = asyncio.Semaphore(mapping.wanted.concurrency)
     window = mapping.window
-    trouble: Exception | None = None
-    more = True
     while True:
-        while more and mapping.room:
-            try:
-                slot = mapping.slot_for(await anext(items))
-            except StopAsyncIteration:
-                more = False
-            except Exception as error:  # noqa: BLE001 - raised below, after the outcomes of the items before it
-                trouble, more = error, False
-            else:
-                window.append(slot)
-                if slot.outcome is None:
-                    tasks[slot] = asyncio.create_task(_do(mapping, slot, begun))
+        await _fill(mapping, tasks, items, begun)
         if not window:
             break
         slot = window.popleft()
         await _wait(tasks, slot)
-        if slot.outcome is None:
-            break  # not begun, after a failure of a later item
+        if slot.over:
+            window.appendleft(slot)
+            break
         yield mapping.result(slot)
         if mapping.core.skips_kept > MOST_SKIPS:
             await aio_calls.drive(mapping.core.store, run_flows.flush_log_flow(mapping.core))
     for slot in window:
         await _wait(tasks, slot)
-    first_failure(mapping)
-    if trouble is not None:
-        raise trouble
     mapping.finish()
+
+
+async def _fill(mapping: MapCore, tasks: Tasks, items: AsyncIterator[Any], begun: asyncio.Semaphore) -> None:
+    while mapping.room:
+        try:
+            slot = mapping.take(await anext(items))
+        except StopAsyncIteration:
+            mapping.more = False
+        except Exception as error:  # noqa: BLE001 - raised after the outcomes of the items before it
+            mapping.give_up(error)
+        else:
+            if slot.outcome is None:
+                tasks[slot] = asyncio.create_task(_do(mapping, slot, begun))
 
 
 async def _do(mapping: MapCore, slot: Slot, begun: asyncio.Semaphore) -> None:

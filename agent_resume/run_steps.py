@@ -7,7 +7,6 @@ finish  store its value or its failure, guarded by owner, attempt and epoch
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -38,41 +37,16 @@ def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     """Everything that happens when ``step`` is called and its outcome is not in memory."""
     core.refuse_if_stopped(f"start step {spec.key!r}")
     yield from enter(core)
-    flight = _Flight(core.owner.in_flight, (core.where.seq, spec.key))
+    in_flight, place, mine = core.owner.in_flight, (core.where.seq, spec.key), False
+    work = _step(core, spec)
     try:
-        if not flight.begin():
+        mine = in_flight.take(place, work)
+        if not mine:
             raise errors.StepInFlight(core.run_id, spec.key)
-        return (yield from _step(core, spec))
+        return (yield from work)
     finally:
-        flight.end()
-
-
-class _Flight:
-    """A step's place among those being executed here.
-
-    Ctrl-C may come in between any two calls, also before ``end()`` has done its work; then the place is given up with
-    this object, or the step would count as in flight for as long as the process lives.
-    """
-
-    __slots__ = ("_mark", "_place", "_table")
-
-    def __init__(self, table: dict[tuple[int, str], object], place: tuple[int, str]) -> None:
-        self._table = table
-        self._place = place
-        self._mark = object()
-
-    def begin(self) -> bool:
-        """Take the place; False when somebody has it."""
-        return self._table.setdefault(self._place, self._mark) is self._mark
-
-    def end(self) -> None:
-        """Give the place up."""
-        if self._table.get(self._place) is self._mark:
-            self._table.pop(self._place, None)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # interrupted while it was made
-            self.end()
+        if mine:
+            in_flight.holders.pop(place, None)
 
 
 def enter(core: RunCore) -> Flow:
@@ -298,6 +272,9 @@ def _attempt(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
         outcome = Outcome(error=interrupt)
     ms = round((clock.monotonic() - started) * 1000)
     faults.at("after-return")
+    if core.owner.token != attempt.token:
+        # A child that the function forked came back here: the attempt is its parent's, who still executes it.
+        return Raised(outcome.error or errors.RunLost(core.run_id, key=spec.key, result=outcome.value))
     if outcome.error is not None:
         return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
     try:
@@ -324,7 +301,7 @@ def _complete(core: RunCore, attempt: Attempt, encoded: Any, ms: int, meta: str 
     write = Write(store_steps.complete, (core.where, attempt, encoded, ms, meta), core.full)
     try:
         yield write
-    except errors.RunLost:
+    except (errors.RunLost, errors.RunNotFound):  # taken over, or deleted
         raise errors.RunLost(core.run_id, key=attempt.key, result=value) from None
     except errors.StoreError as error:
         error.result = value

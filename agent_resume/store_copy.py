@@ -128,10 +128,10 @@ def copy(
     done = {"copied": 0, "present": 0}
     live: list[str] = []
     ids: list[str] = []
-    for run_id, owner in _runs(source):
+    for run_id, owner, known in _runs(source, target):
         if owner is not None and source.owner.judge(owner) != "dead":
             live.append(run_id)
-        counted, what = _copy_run(source, target, run_id, on_conflict)
+        counted, what = _copy_run(source, target, run_id, on_conflict, known)
         sums.add(counted)
         done[what] += 1
         ids.append(run_id)
@@ -144,12 +144,17 @@ def copy(
     )
 
 
-def _runs(store: Store) -> Iterator[tuple[str, OwnerRow | None]]:
-    """Ids in the order of creation, with who owns them; no transaction stays open between pages."""
+def _runs(source: Store, target: Store) -> Iterator[tuple[str, OwnerRow | None, bool]]:
+    """Ids in the order of creation, who owns them, and whether the target knows them; in pages, each a short read."""
     after = 0
-    while page := store.ask(_page, after):
-        yield from ((run_id, owner) for _, run_id, owner in page)
+    while page := source.ask(_page, after):
+        known = target.ask(_known, [run_id for _, run_id, _ in page]) if target.exists() else set()
+        yield from ((run_id, owner, run_id in known) for _, run_id, owner in page)
         after = page[-1][0]
+
+
+def _known(tx: Tx, ids: list[str]) -> set[str]:
+    return {row[0] for row in tx.dynamic(select(runs.c.id).where(runs.c.id.in_(ids)))}
 
 
 def _page(tx: Tx, after: int) -> list[tuple[int, str, OwnerRow | None]]:
@@ -157,9 +162,12 @@ def _page(tx: Tx, after: int) -> list[tuple[int, str, OwnerRow | None]]:
     return [(seq, run_id, None if token is None else owner_row(tx, token)) for seq, run_id, token in rows]
 
 
-def _copy_run(source: Store, target: Store, run_id: str, on_conflict: Literal["fail", "replace"]) -> tuple[_Counted, str]:
+def _copy_run(
+    source: Store, target: Store, run_id: str, on_conflict: Literal["fail", "replace"], known: bool
+) -> tuple[_Counted, str]:
     for left in reversed(range(_TRIES)):
-        present = _read(target, run_id)
+        present = _read(target, run_id) if known else None
+        known = True  # a second try may find what the first one stored
         if present is not None:
             found = _read(source, run_id)
             if found is not None and found.digest() == present.digest():

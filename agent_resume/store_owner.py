@@ -13,6 +13,7 @@ from . import clock, errors, ownership, store_runs, store_sql
 from .database import Database
 from .database_sql import Tx
 from .models import OwnerRow
+from .store_presence import Presence
 
 log = logging.getLogger("agent_resume")
 _owners: weakref.WeakKeyDictionary[Database, Owner] = weakref.WeakKeyDictionary()
@@ -44,8 +45,8 @@ class Owner:
         self._database = weakref.ref(database)
         self.generation = database.generation
         self.token = clock.new_token()
-        self.executing: set[int] = set()
-        self.in_flight: dict[tuple[int, str], object] = {}
+        self.executing: Presence[int] = Presence()
+        self.in_flight: Presence[tuple[int, str]] = Presence()
         self.unsettled: set[tuple[int, str]] = set()
         self.decided_dead: set[str] = set()
         self.registered = False

@@ -59,6 +59,42 @@ class Outcome:
         )
 
 
+class Crew:
+    """The agents, each with a run of its own; one that ended before its run did is started again."""
+
+    def __init__(self, url: str, folder: Path, processes: int, steps: int, pause: float, outcome: Outcome) -> None:
+        self._command = [sys.executable, "-W", "ignore", "-c", WORKER, url]
+        self._rest = [str(folder), str(steps), str(pause)]
+        self._outcome = outcome
+        self.ledgers = [folder / f"run-{number}.acks" for number in range(processes)]
+        self._workers = [self._start(number) for number in range(processes)]
+
+    def _start(self, number: int) -> subprocess.Popen[str]:
+        command = [*self._command, f"run-{number}", *self._rest]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def tend(self) -> bool:
+        """Start again whoever ended too early; whether all are done."""
+        for number, worker in enumerate(self._workers):
+            if worker.poll() not in (None, 0):
+                self._outcome.outputs.append(worker.communicate()[0][-2000:])
+                self._outcome.restarts += 1
+                self._workers[number] = self._start(number)
+        return all(worker.returncode == 0 for worker in self._workers)
+
+    def at_work(self) -> bool:
+        """Whether each has had a step acknowledged."""
+        self.tend()
+        return all(ledger.exists() and ledger.stat().st_size for ledger in self.ledgers)
+
+    def end(self) -> None:
+        """Leave nobody behind."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.kill()
+            worker.communicate()
+
+
 def kill_test(kills: int, processes: int, seed: int, *, up: float = 1.0, pause: float = 0.01) -> Outcome:
     """Kill the server ``kills`` times while ``processes`` agents work; each is up for about ``up`` seconds."""
     from postgres_server import Server
@@ -66,45 +102,23 @@ def kill_test(kills: int, processes: int, seed: int, *, up: float = 1.0, pause: 
     chance = random.Random(seed)
     outcome = Outcome()
     with Server() as server, tempfile.TemporaryDirectory() as name:
-        url, folder = server.create_database("killed"), Path(name)
-        steps = 25 + kills * 12
-        workers: dict[str, subprocess.Popen[str]] = {}
-
-        def tend(*, again: bool) -> None:
-            for number in range(processes):
-                run_id = f"run-{number}"
-                worker = workers.get(run_id)
-                if worker is not None and (worker.poll() is None or worker.returncode == 0):
-                    continue
-                if worker is not None:
-                    outcome.outputs.append(worker.communicate()[0][-2000:])
-                    outcome.restarts += 1
-                if worker is None or again:
-                    workers[run_id] = subprocess.Popen(
-                        [sys.executable, "-W", "ignore", "-c", WORKER, url, run_id, name, str(steps), str(pause)],
-                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    )  # fmt: skip
-
-        tend(again=True)
-        ledgers = [folder / f"run-{number}.acks" for number in range(processes)]
-        while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):
-            time.sleep(0.05)
-            tend(again=True)
-        for _ in range(kills):
-            time.sleep(chance.uniform(0.3, 1.7) * up)
-            server.kill()
-            outcome.kills += 1
-            time.sleep(chance.uniform(0.0, 0.5))
-            server.start()
-            tend(again=True)
-        deadline = time.monotonic() + 600
-        while any(worker.poll() != 0 for worker in workers.values()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-            tend(again=True)
-        for worker in workers.values():
-            if worker.poll() is None:
-                worker.kill()
-            worker.communicate()
+        url, folder, steps = server.create_database("killed"), Path(name), 25 + kills * 12
+        crew = Crew(url, folder, processes, steps, pause, outcome)
+        try:
+            while not crew.at_work():
+                time.sleep(0.05)
+            for _ in range(kills):
+                time.sleep(chance.uniform(0.3, 1.7) * up)
+                server.kill()
+                outcome.kills += 1
+                time.sleep(chance.uniform(0.0, 0.5))
+                server.start()
+                crew.tend()
+            deadline = time.monotonic() + 600
+            while not crew.tend() and time.monotonic() < deadline:
+                time.sleep(0.1)
+        finally:
+            crew.end()
         _look(url, folder, processes, steps, outcome)
     return outcome
 

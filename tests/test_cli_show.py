@@ -112,8 +112,7 @@ def test_control_characters_of_stored_values_never_reach_the_terminal(db, comman
         ("events", "id-"),
         ("resume", "id-"),
         ("resume", "id-", "--json"),
-        ("sql", "SELECT * FROM runs, steps, events"),
-        ("sql", "SELECT * FROM runs, steps, events", "--json"),
+        *([] if "://" in db else [("sql", "SELECT * FROM runs, steps"), ("sql", "SELECT * FROM runs, steps", "--json")]),
         ("doctor",),
     ):
         _, out, err = command(*args, "--db", db)

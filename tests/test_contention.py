@@ -173,26 +173,34 @@ def test_sixteen_threads_share_one_run_object(db):
     assert rows(db, "SELECT count(*) FROM owners") == [(0,)]
 
 
-def test_an_owner_that_ends_beside_another_never_takes_the_others_row_away(db):
-    """Threads that start and end runs of one store all the while: each run's owner is there as long as the run."""
+def test_an_owner_that_ends_beside_another_never_takes_the_others_row_away(db, monkeypatch):
+    """A run begins between another's decision to take this process's row away, as the last one, and doing so."""
     store = Store(db)
-    failures = []
+    ending = Checkpoint("ending", db=store)
+    ending.record("k", 1)
+    inside, ended = threading.Event(), threading.Event()
+    found = []
 
     def body(run):
-        def look():
-            with closing(sqlite3.connect(db)) as database:
-                query = "SELECT (SELECT count(*) FROM owners o WHERE o.token = r.owner_token) FROM runs r WHERE id = ?"
-                return database.execute(query, (run.id,)).fetchone()[0]
+        inside.set()
+        ended.wait(30)
+        query = "SELECT count(*) FROM owners o JOIN runs r ON o.token = r.owner_token WHERE r.id = ?"
+        found.append(rows(db, query, run.id))
 
-        if look() != 1:
-            failures.append(run.id)
+    beginning = threading.Thread(target=lambda: agent_run("job", body, run_id="beginning", db=store))
+    real = store.database.direct
 
-    def work(number):
-        for turn in range(25):
-            agent_run("job", body, run_id=f"{number}-{turn}", db=store)
+    def direct(operation, *arguments, **options):
+        if operation.__name__ in ("_drop", "drop_owner") and not beginning.ident:
+            beginning.start()
+            inside.wait(30)
+        return real(operation, *arguments, **options)
 
-    assert in_threads(*[lambda number=number: work(number) for number in range(6)]) == []
-    assert failures == []
+    monkeypatch.setattr(store.database, "direct", direct)
+    ending.close()
+    ended.set()
+    beginning.join()
+    assert found == [[(1,)]]
     assert rows(db, "SELECT count(*) FROM owners") == [(0,)]
 
 

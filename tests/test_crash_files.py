@@ -53,6 +53,12 @@ print("complete", flush=True)
 """
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A file: these tests are about files, signals and processes."""
+    return str(tmp_path / "runs.db")
+
+
 def heard(ledger: Path) -> tuple[Counter[str], set[str]]:
     """How often each function was called, and which steps were acknowledged."""
     words = [line.split() for line in ledger.read_text().splitlines()]
@@ -232,7 +238,7 @@ def test_a_damaged_header_never_gives_an_untyped_error(db: str, byte: int) -> No
     try:
         agent_resume.agent_run("r", lambda run: run.step("s", lambda: 1), run_id="new", db=db)
     except agent_resume.StoreError as error:
-        assert db in str(error)  # noqa: PT017 - some damaged bytes mean nothing to SQLite, then it works
+        assert db in str(error)
 
 
 def test_case_068_a_folder_that_was_made_again_is_noticed_before_the_function_is_called(

@@ -83,6 +83,12 @@ with agent_resume.Checkpoint("main", db=db) as main:
 """
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A file: these tests are about files, signals and processes."""
+    return str(tmp_path / "runs.db")
+
+
 @pytest.mark.parametrize("first", ["parent", "child"])
 def test_forty_forks_beside_four_writing_threads(
     db: str, tmp_path: Path, spawn_agent: Callable[..., Any], first: str
@@ -108,22 +114,25 @@ def test_forty_forks_beside_four_writing_threads(
     assert again == 0
 
 
-def test_a_fork_inside_a_step_leaves_the_step_to_the_parent(db: str, spawn_agent: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("leave", ["return 'from the child'", "sys.exit(7)", "raise KeyError(7)", "os._exit(7)"])
+def test_a_fork_inside_a_step_leaves_the_step_to_the_parent(
+    db: str, spawn_agent: Callable[..., Any], leave: str
+) -> None:
     agent = spawn_agent(
-        """
+        f"""
 import os, sys
 import agent_resume
 
 def forks():
     pid = os.fork()
     if pid == 0:
-        return "from the child"       # and on through step() and agent_run(), in the child
+        {leave}       # and on through step() and agent_run(), in the child
     assert os.waitpid(pid, 0)[1] >> 8 == 7
     return "from the parent"
 
 try:
     print("result", agent_resume.agent_run("job", lambda run: run.step("s", forks), run_id="job", db="runs.db"), flush=True)
-except agent_resume.AgentResumeError as error:
+except (agent_resume.RunLost, KeyError) as error:
     print("refused", type(error).__name__, flush=True)
     sys.exit(7)
 """
@@ -133,5 +142,7 @@ except agent_resume.AgentResumeError as error:
     assert "result from the child" not in agent.output
     connection = sqlite3.connect(db)
     rows = connection.execute("SELECT status, attempts, output FROM steps").fetchall()
+    kinds = [kind for (kind,) in connection.execute("SELECT type FROM events ORDER BY id")]
     connection.close()
     assert rows == [("completed", 1, '"from the parent"')]
+    assert kinds == ["created", "start", "done", "completed"]

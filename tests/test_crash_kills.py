@@ -41,6 +41,12 @@ agent_run("job", body, run_id="job", db="runs.db")
 """
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A file: these tests are about files, signals and processes."""
+    return str(tmp_path / "runs.db")
+
+
 def attempts_of(db: str, key: str) -> list[tuple[int, str]]:
     connection = sqlite3.connect(db)
     try:

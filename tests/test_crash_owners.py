@@ -63,6 +63,12 @@ except agent_resume.RunInUse as busy:
 """
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A file: these tests are about files, signals and processes."""
+    return str(tmp_path / "runs.db")
+
+
 def status_of(db: str, run_id: str = "job") -> str:
     with agent_resume.Store(db) as store:
         return store.shown_status(store.find_run(run_id))

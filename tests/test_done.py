@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     Checkpoint,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 

@@ -90,7 +90,9 @@ def test_two_processes_at_once_pay_once(db, ledger):
         ledger.path.unlink(missing_ok=True)
         target = f"{db}{n}"
         started = [
-            subprocess.Popen([sys.executable, "-c", script, str(ledger.path), target], stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(ledger.path), target], stderr=subprocess.PIPE, text=True
+            )
             for _ in range(2)
         ]
         outcomes = [(process.communicate(timeout=40)[1], process.returncode) for process in started]

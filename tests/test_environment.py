@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import Checkpoint, StoreFull, StoreUnavailable, agent_run, database, load_run
 
@@ -21,7 +22,7 @@ assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 

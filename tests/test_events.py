@@ -9,6 +9,7 @@ import warnings
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     EVENT_TYPES,
@@ -22,7 +23,7 @@ from agent_resume import (
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -151,7 +152,7 @@ def test_lost_events_are_counted_by_the_next_write_that_succeeds(db, ticks, monk
 
 def test_the_count_of_lost_events_leaves_other_meta_alone(db, caplog):
     Checkpoint("r", db=db).record("k", 1)
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         database.execute("""UPDATE runs SET meta = '{"tags": ["a"], "eventsLost": 4}'""")
         database.commit()
     with Checkpoint("r", db=db) as run:

@@ -17,6 +17,12 @@ from agent_resume import database
 MIB = 1 << 20
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A file: these tests are about files, signals and processes."""
+    return str(tmp_path / "runs.db")
+
+
 def wal_size(db: str) -> int:
     try:
         return os.stat(f"{db}-wal").st_size

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import Checkpoint, InvalidName, InvalidTransition, agent_run, load_run
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -66,7 +66,7 @@ def test_a_loop_ends_when_its_time_is_used_up_in_all_executions_together(db):
     with Checkpoint("r", db=db) as run:
         for turn in run.loop("x", max_turns=2, max_seconds=3600):
             turn.step(int)
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         database.execute("UPDATE steps SET duration_ms = 5000")
         database.commit()
     with Checkpoint("r", db=db) as run:
@@ -119,6 +119,7 @@ def body(run):
     for turn in loop:
         value = turn.step(work, turn.last)
         if where == "before the verdict" and value == 2: os.kill(os.getpid(), 9)
+        if where == "before done" and value == 3: os.kill(os.getpid(), 9)
         if value == 3: turn.done()
         if where == "after done" and value == 3: os.kill(os.getpid(), 9)
     return loop.last, loop.turns, loop.status
@@ -126,7 +127,7 @@ print(agent_run("job", body, run_id="r", db=db))
 """
 
 
-@pytest.mark.parametrize("where", ["in the step", "before the verdict", "after done"])
+@pytest.mark.parametrize("where", ["in the step", "before the verdict", "before done", "after done"])
 def test_a_killed_loop_neither_repeats_a_turn_nor_turns_too_often(db, ledger, run_python, where):
     assert run_python(_KILLED, db, where, ledger.path).returncode == -9
     said = run_python(_KILLED, db, "nowhere", ledger.path)

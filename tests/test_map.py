@@ -149,12 +149,10 @@ def test_a_pause_or_cancellation_in_an_item_ends_the_map_in_every_mode(db):
     def asks(n):
         run.pause("may I?")
 
-    with Checkpoint("r", db=db) as run:
-        with pytest.raises(RunPaused):
-            list(run.map("m", asks, range(3), on_error="collect"))
-    with Checkpoint("r2", db=db) as run:
-        with pytest.raises(RunCancelled):
-            list(run.map("m", lambda n: cancel("r2", db=db), range(20), on_error="collect", concurrency=2))
+    with Checkpoint("r", db=db) as run, pytest.raises(RunPaused):
+        list(run.map("m", asks, range(3), on_error="collect"))
+    with Checkpoint("r2", db=db) as run, pytest.raises(RunCancelled):
+        list(run.map("m", lambda n: cancel("r2", db=db), range(20), on_error="collect", concurrency=2))
 
 
 def test_an_interrupt_in_an_item_is_raised_where_the_outcomes_are_taken(db):
@@ -194,10 +192,9 @@ def test_trouble_in_the_items_comes_after_the_outcomes_before_it(db):
         raise LookupError("no more")
 
     got = []
-    with Checkpoint("r", db=db) as run:
-        with pytest.raises(LookupError):
-            for outcome in run.map("m", str, items()):
-                got.append(outcome.value)
+    with Checkpoint("r", db=db) as run, pytest.raises(LookupError):
+        for outcome in run.map("m", str, items()):
+            got.append(outcome.value)
     assert got == ["1", "2"]
 
 
@@ -245,7 +242,7 @@ def test_a_map_inside_a_step_belongs_to_its_attempt(db):
 
 
 def test_items_and_outcomes_are_not_kept(db):
-    # The long form is scripts/bench-map.
+    # The long form is scripts/real-agents map.
     def big(n):
         return "x" * 20_000
 
@@ -316,7 +313,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(db, monkeypatch):
 
 
 def test_killed_three_times_no_acknowledged_item_is_called_again(db, spawn_agent, tmp_path, ledger):
-    # The long form, with 10,000 items, is scripts/map-kills.
+    # The long form, with 10,000 items, is scripts/real-agents map.
     script = tmp_path / "agent.py"
     script.write_text(
         "import os, sys\n"

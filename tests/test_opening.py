@@ -343,6 +343,7 @@ sys.exit(bool(failures))
 )
 
 
+@pytest.mark.timeout(150)
 def test_a_hundred_and_sixty_first_opens_at_once_all_succeed(tmp_path, spawn_agent):
     agents = [spawn_agent(_OPENER, tmp_path, number) for number in range(8)]
     assert [(agent.finish(), agent.output) for agent in agents] == [(0, "[]")] * 8
@@ -367,6 +368,7 @@ for again in range(8):
 )
 
 
+@pytest.mark.timeout(150)
 def test_case_004_eight_processes_open_one_new_file_again_and_again(tmp_path, spawn_agent):
     agents = [spawn_agent(_CASE_4, tmp_path, number) for number in range(8)]
     assert [(agent.finish(), agent.output) for agent in agents] == [(0, "")] * 8
@@ -376,19 +378,25 @@ def test_case_004_eight_processes_open_one_new_file_again_and_again(tmp_path, sp
         assert rows(db, "SELECT count(*) FROM steps WHERE status = 'completed'") == [(8,)]
 
 
+@pytest.mark.timeout(200)  # twenty interpreters start at once
 def test_case_005_twenty_lists_and_one_creator_at_once(tmp_path, run_python):
     list_it = "from agent_resume.cli import main; import sys; sys.argv = ['agent-resume', 'list', '--db', 'new.db', '--json']; main()"
     create = "from agent_resume import Checkpoint\nwith Checkpoint('r', db='new.db') as run: run.step('a', int)"
-    said = subprocess.PIPE
+    pipe = subprocess.PIPE
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", create if number == 7 else list_it], cwd=tmp_path, stdout=said, stderr=said
+            [sys.executable, "-c", create if number == 7 else list_it], cwd=tmp_path, stdout=pipe, stderr=pipe
         )
         for number in range(20)
     ]
-    for number, process in enumerate(processes):
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
+    try:
+        said = [process.communicate(timeout=150) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    for number, (out, err) in enumerate(said):
+        assert processes[number].returncode == 0, err
         if number != 7:
             assert isinstance(json.loads(out), list), (out, err)
     assert rows(tmp_path / "new.db", f"SELECT count(*) FROM {schema.VERSION_TABLE}") == [(1,)]
@@ -445,3 +453,18 @@ def test_a_wait_that_runs_out_names_the_file_and_the_time(db, monkeypatch):
     assert db in str(caught.value)
     assert caught.value.seconds >= 0.3
     run.record("k2", 1)
+
+
+def test_a_read_that_meets_another_process_recovering_the_log_is_tried_again(db):
+    Checkpoint("r", db=db).record("k", 1)
+    answers = iter([sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY, None])
+
+    def operation(tx):
+        code = next(answers)
+        if code is not None:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = code
+            raise error
+        return "read"
+
+    assert Store(db).ask(operation) == "read"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import sqlite3
 import time
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import Checkpoint, agent_run, list_runs, load_run
 from agent_resume import clock as our_clock
@@ -18,7 +18,7 @@ ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 import threading
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     Checkpoint,
@@ -26,7 +26,7 @@ from agent_resume import (
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -165,7 +165,8 @@ def test_falsy_answers_are_answers(db, value):
     assert start(lambda run: run.pause("go on?"), db) == value
 
 
-def test_two_pauses_from_two_threads_answered_in_the_other_order(db):
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_pauses_from_two_threads_answered_in_the_other_order(db, at_once):
     got = {}
 
     def body(run):
@@ -173,7 +174,8 @@ def test_two_pauses_from_two_threads_answered_in_the_other_order(db):
         paused = []
 
         def ask(name):
-            barrier.wait(30)
+            if at_once:
+                barrier.wait(30)
             try:
                 got[name] = run.pause(f"{name}?", {"from": name}, name=name)
             except RunPaused as error:
@@ -182,6 +184,8 @@ def test_two_pauses_from_two_threads_answered_in_the_other_order(db):
         threads = [threading.Thread(target=ask, args=(name,)) for name in ("first", "second")]
         for thread in threads:
             thread.start()
+            if not at_once:
+                thread.join()
         for thread in threads:
             thread.join()
         if paused:
@@ -391,7 +395,7 @@ def test_a_wait_gives_its_default_at_the_deadline_that_was_stored_first(db, cloc
     with pytest.raises(RunCancelled):
         start(stopping, db)
     first = rows(db, "SELECT deadline FROM pauses")
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         database.execute("UPDATE runs SET status = 'interrupted'")
         database.commit()
     clock.advance(3_600_001)

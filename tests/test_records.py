@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import warnings
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     Checkpoint,
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -255,7 +255,7 @@ def test_records_of_a_lost_run_are_refused(db):
 
     def body(run):
         run.record("mine", 1)
-        with closing(sqlite3.connect(db)) as database:
+        with closing(raw.connect(db)) as database:
             database.execute("UPDATE runs SET epoch = epoch + 1")
             database.commit()
         with pytest.raises(RunLost):
@@ -271,3 +271,40 @@ def test_records_of_a_lost_run_are_refused(db):
         agent_run("a", body, db=db)
     assert rows(db, "SELECT key FROM steps") == [("mine",)]
     assert rows(db, "SELECT count(*) FROM events WHERE type = 'late'") == [(0,)]
+
+
+def test_no_refusal_leaves_a_gap_in_the_numbers(db):
+    """Fast paths number first and look later; whatever is refused gives its number back."""
+    from agent_resume import RunPaused
+
+    with Checkpoint("r", db=db) as run:
+        run.record("k", 1)
+        for attempt in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                run.record("k", attempt + 2)
+            run.event("loop", turn=attempt)
+            run.step("s" + str(attempt), lambda attempt=attempt: _refused(run, f"s{attempt}"))
+            with pytest.raises(ZeroDivisionError):
+                run.step("failing", lambda: 1 / 0)
+            with pytest.raises(OutputNotStorable):
+                run.step("odd", lambda: open)
+            with pytest.raises(OutputNotStorable):
+                run.record("odd too", open)
+        run.set_loop_state(turns=1)
+        with pytest.raises(RunPaused):
+            run.pause("p")
+        with pytest.raises(InvalidTransition):
+            run.record("late", 1)
+        run.event("loop", phase="start")
+    seqs = [seq for (seq,) in rows(db, "SELECT seq FROM events ORDER BY id")]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert rows(db, "SELECT last_seq FROM runs") == [(len(seqs),)]
+
+
+def _refused(run, key):
+    with pytest.raises(StepInFlight):
+        run.record(key, 1)
+    with pytest.raises(StepInFlight):
+        run.step(key, int)
+    return 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import Checkpoint, agent_run, format_timeline, load_run
 
@@ -18,7 +18,7 @@ def test_the_report_holds_the_run_its_summary_and_every_step(db):
             run.step("broken", lambda: 1 / 0)
         run.done({"score": 5, "pages": ["a", "b"], "none": None})
         text = run.report()
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         started, finished = database.execute("SELECT created_at, finished_at FROM runs").fetchone()
     lines = text.splitlines()
     assert lines[0].startswith("# ")

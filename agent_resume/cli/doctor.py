@@ -9,6 +9,7 @@ import typer
 from . import exits, screen, session
 from .options import Db, Json
 
+_INDENT = 22
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
@@ -32,9 +33,22 @@ def doctor_command(
             if json:
                 continue
             topic, level = report.pad(finding.topic, 11), report.pad(finding.level, 7)
-            screen.line(f"{screen.paint(level, _STYLES[finding.level])}  {topic}  {screen.fit(finding.text)}")
+            first, *rest = _wrapped(finding.text)
+            screen.line(f"{screen.paint(level, _STYLES[finding.level])}  {topic}  {first}")
+            for text in rest:
+                screen.line(f"{'':{_INDENT}}{text}")
             if finding.mend is not None:
-                screen.line(f"{'':22}-> {screen.fit(finding.mend)}")
+                screen.line(f"{'':{_INDENT}}-> {screen.fit(finding.mend)}")
         if json:
             screen.document([dataclasses.asdict(finding) for finding in findings])
     return exits.FAILED if any(finding.level == "problem" for finding in findings) else exits.OK
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines that a terminal holds; in a pipe one line, so that it can be searched."""
+    import textwrap
+
+    shown = screen.fit(text)
+    if not screen.is_terminal():
+        return [shown]
+    return textwrap.wrap(shown, max(30, screen.columns() - _INDENT), break_long_words=False, break_on_hyphens=False)

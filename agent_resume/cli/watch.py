@@ -99,7 +99,10 @@ def _live(store: Store, row: RunRow) -> int:
 
     seen = NOTHING_SEEN
     console = Console(file=sys.stdout, highlight=False)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    # Redirected streams would hide from us that this is a terminal.
+    with Live(
+        console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
+    ) as live:
         while True:
             detail = _detail(store, row)
             live.update(_picture(store, detail, console.height - 1), refresh=True)

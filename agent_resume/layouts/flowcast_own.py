@@ -12,6 +12,7 @@ from agent_resume.layouts.flowcast_shapes import HEAD, OURS_IN_STATE
 
 #: Events of the run itself that leave no line: flowcast writes none for opening, setters and done() either.
 SILENT = frozenset({"created", "state", "completed", "released"})
+_LINES_OF_THE_RUN = SILENT | {"paused", "skips"}
 # Own events of these types stay what they are: having no step, they cannot be taken for a step's.
 _OF_STEPS = frozenset({*shapes.STEP_LINES, "record"})
 
@@ -54,7 +55,8 @@ def mark_of_ours(fields: dict[str, Any], kind: str) -> dict[str, Any] | None:
         return None
     if not isinstance(mark.get("step", ""), str) or kind in shapes.STEP_LINES or kind == "record":
         return None
-    return mark if mark or is_ours(kind) else None
+    # Without a step, an export marks only what it writes as an own event for want of a line of flowcast's.
+    return mark if mark or (is_ours(kind) and kind not in _LINES_OF_THE_RUN) else None
 
 
 def odd_head(fields: dict[str, Any], ts: str, run_id: str) -> dict[str, Any] | None:

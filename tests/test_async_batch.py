@@ -1,0 +1,206 @@
+"""The batch door: each operation has exactly one true outcome, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+
+import pytest
+from loops import no_blocking_calls  # noqa: F401 - a fixture
+
+from agent_resume import Checkpoint, RunLost, StoreBusy, StoreUnavailable, database, database_sqlite
+from agent_resume.database_location import resolve
+
+
+@pytest.fixture
+def store(db):
+    location = resolve(db)
+    opened = database.acquire(location)
+    opened.ensure_writable()
+    yield opened
+    database.release(location)
+
+
+def insert(tx, token):
+    tx.cursor.execute("INSERT INTO owners (token, host, pid, beat_at) VALUES (?, 'h', 1, '')", (token,))
+    return token
+
+
+def refuses(tx, token):
+    insert(tx, token)
+    raise RunLost("r")
+
+
+def breaks(tx, token):
+    insert(tx, token)
+    tx.cursor.execute("SELECT * FROM nothing_of_the_kind")
+
+
+def stored(db):
+    connection = sqlite3.connect(db)
+    try:
+        return {row[0] for row in connection.execute("SELECT token FROM owners")}
+    finally:
+        connection.close()
+
+
+def together(store, *operations):
+    """Queues operations so that they are committed in one batch."""
+    held, release = threading.Event(), threading.Event()
+
+    def block(tx):
+        held.set()
+        release.wait(20)
+
+    first = store.batch.submit(block)
+    held.wait(20)
+    futures = [store.batch.submit(*operation) for operation in operations]
+    release.set()
+    first.result(20)
+    return futures
+
+
+def test_a_refusal_undoes_its_own_operation_alone(db, store):
+    good, bad, other = together(store, (insert, "a"), (refuses, "b"), (insert, "c"))
+    assert good.result(20) == "a"
+    with pytest.raises(RunLost):
+        bad.result(20)
+    assert other.result(20) == "c"
+    assert stored(db) == {"a", "c"}
+
+
+def test_an_error_of_the_driver_lets_each_be_tried_by_itself(db, store):
+    tried = []
+
+    def counts(tx, token):
+        tried.append(token)
+        return insert(tx, token)
+
+    good, bad, other = together(store, (counts, "a"), (breaks, "b"), (counts, "c"))
+    assert (good.result(20), other.result(20)) == ("a", "c")
+    with pytest.raises(sqlite3.OperationalError):
+        bad.result(20)
+    assert stored(db) == {"a", "c"}
+    assert tried == ["a", "a", "c"]
+
+
+def test_when_the_transaction_cannot_begin_everybody_hears_of_it_after_one_wait(db, store, monkeypatch):
+    monkeypatch.setattr(database_sqlite, "BUSY_LIMIT", 0.3)
+    other = sqlite3.connect(db, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    futures = [store.batch.submit(insert, str(n)) for n in range(50)]
+    outcomes = [future.exception(20) for future in futures]
+    other.execute("ROLLBACK")
+    other.close()
+    assert {type(error) for error in outcomes} == {StoreBusy}
+    assert len({id(error) for error in outcomes}) == 50
+    assert store.batch.submit(insert, "later").result(20) == "later"
+
+
+def test_one_commit_serves_a_whole_batch(store):
+    commits = []
+    commit = store.driver.committed
+    store.driver.committed = lambda *args: commits.append(1) or commit(*args)
+    for future in together(store, *[(insert, str(n)) for n in range(100)]):
+        future.result(20)
+    assert len(commits) <= 3
+
+
+def test_what_is_queued_at_close_is_committed_and_the_next_use_works(db, store):
+    futures = [store.batch.submit(insert, str(n)) for n in range(200)]
+    store.close()
+    assert all(future.done() for future in futures)
+    assert len(stored(db)) == 200
+    assert store.batch.submit(insert, "after").result(20) == "after"
+
+
+def test_closing_again_and_again_while_others_queue_loses_nothing(db, store):
+    stop = threading.Event()
+    acknowledged = []
+
+    def worker(n):
+        count = 0
+        while not stop.is_set():
+            acknowledged.append(store.batch.submit(insert, f"{n}-{count}").result(30))
+            count += 1
+
+    threads = [threading.Thread(target=worker, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        time.sleep(0.01)
+        store.close()
+    stop.set()
+    for thread in threads:
+        thread.join(40)
+        assert not thread.is_alive()
+    assert set(acknowledged) <= stored(db)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupt_in_the_doors_thread_is_an_outcome_and_the_door_goes_on(db, store, error):
+    def interrupted(tx):
+        raise error
+
+    with pytest.raises((StoreUnavailable, MemoryError)):
+        store.batch.submit(interrupted).result(20)
+    for future in together(store, (interrupted,), (insert, "a")):
+        assert future.exception(20) is None or isinstance(future.exception(20), (StoreUnavailable, MemoryError))
+    assert store.batch.submit(insert, "b").result(20) == "b"
+
+
+def test_a_caller_that_cannot_be_told_harms_nobody(store):
+    from agent_resume.database_batch import Queued
+
+    def settle(value, error):
+        raise RuntimeError("gone")
+
+    store.batch.put(Queued(insert, ("a",), True, settle))
+    assert store.batch.submit(insert, "b").result(20) == "b"
+
+
+def test_operations_of_a_loop_that_was_closed_are_committed(db, store):
+    from agent_resume.database_batch import Queued
+
+    loop = asyncio.new_event_loop()
+    loop.close()
+    store.batch.put(Queued(insert, ("a",), True, lambda value, error: None, loop))
+    store.batch.submit(insert, "b").result(20)
+    assert stored(db) == {"a", "b"}
+
+
+def test_when_no_thread_can_be_started_nothing_waits(db, store, monkeypatch):
+    store.batch.close()
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(StoreUnavailable, match="thread"):
+            store.batch.submit(insert, "a")
+    assert store.batch.submit(insert, "b").result(20) == "b"
+    assert stored(db) == {"b"}
+
+
+def test_helpers_keep_no_process_alive(run_python, db):
+    done = run_python(
+        "import time\nfrom agent_resume.database_batch import Helpers\n"
+        "helpers = Helpers()\n"
+        "print(helpers.submit(lambda: 5).result())\n"
+        "helpers.submit(lambda: time.sleep(600))"
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "5")
+
+
+def test_case_007_after_a_failed_write_others_can_write_at_once(db):
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(TypeError):
+            run.step("a", lambda: object())
+        other = sqlite3.connect(db, timeout=0, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+        other.close()
+        assert not run.has("a")

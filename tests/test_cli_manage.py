@@ -1,0 +1,271 @@
+"""cancel, rename, tag, fork, rerun, events, watch, export, import, copy, completion, odd ids and paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from agent_resume import Checkpoint, Run, Store, agent_run
+
+pytestmark = pytest.mark.timeout(240)
+
+
+CALLS: list[str] = []
+
+
+def called(name: str, value: object) -> object:
+    CALLS.append(name)
+    return value
+
+
+def job(run: Run) -> object:
+    CALLS.clear()
+    plan = run.step("plan", lambda: called("plan", {"depth": 1}))
+    pages = [run.step(f"read-{n}", lambda n=n: called(f"read-{n}", n)) for n in range(3)]
+    return run.step("write", lambda: called("write", [plan["depth"], *pages]))
+
+
+@pytest.fixture
+def store(db):
+    agent_run("job", job, run_id="r", db=db)
+    return db
+
+
+def shown(command, db, run="r"):
+    return json.loads(command("show", run, "--json", "--db", db)[1])
+
+
+def test_a_cancelled_run_is_not_resumed_and_can_be_reopened(db, command):
+    agent_run("job", lambda run: run.pause("?"), run_id="r", db=db, on_pause="return")
+    assert command("cancel", "r", "--db", db)[0] == 0
+    assert command("cancel", "r", "--db", db)[0] == 0
+    assert shown(command, db)["status"] == "cancelled"
+    assert command("resume", "r", "--force", "--db", db)[0] == 0
+    assert shown(command, db)["status"] == "interrupted"
+    assert command("resume", "r", "--force", "--db", db)[0] == 1
+
+
+def test_a_completed_run_cannot_be_cancelled(store, command):
+    code, out, err = command("cancel", "r", "--db", store)
+    assert (code, out) == (1, "")
+    assert "completed" in err
+
+
+def test_rename_changes_the_name_and_never_the_id(store, command):
+    code, _, err = command("rename", "r", "work", "--db", store)
+    assert code == 0
+    assert "rename the agent too" in err
+    assert (shown(command, store)["id"], shown(command, store)["name"]) == ("r", "work")
+    assert command("rename", "r", "", "--db", store)[0] == 2
+    assert command("show", "work@latest", "--db", store)[0] == 0
+
+
+def test_tags_are_kept_in_meta(store, command):
+    command("tag", "r", "reviewed", "env=prod", "--db", store)
+    assert json.loads(command("tag", "r", "--remove", "reviewed", "--json", "--db", store)[1]) == {"env": "prod"}
+    assert command("tag", "r", "--db", store)[1] == "env=prod\n"
+    assert shown(command, store)["meta"] == {"tags": {"env": "prod"}}
+    command("tag", "r", "--remove", "env", "--db", store)
+    assert shown(command, store)["meta"] == {}
+    assert command("tag", "r", "=x", "--db", store)[0] == 2
+
+
+def test_a_fork_shares_what_came_before_and_never_changes_its_source(store, command):
+    before = shown(command, store)
+    code, out, err = command("fork", "r", "--from", "read-1", "--set", 'plan={"depth": 9}', "--db", store)
+    assert code == 0
+    forked = out.strip()
+    assert "shares 1 completed step" in err
+    assert agent_run("job", job, run_id=forked, db=store) == [9, 0, 1, 2]
+    assert CALLS == ["read-1", "read-2", "write"]
+    assert shown(command, store) == before
+    assert shown(command, store, forked)["forkedFrom"] == "r"
+
+
+def test_a_fork_does_not_copy_answers_silently(db, command):
+    agent_run("job", lambda run: run.pause("go?", name="go"), run_id="r", db=db, on_pause="return")
+    with Store(db) as store:
+        store.answer("r", "go", "yes")
+    _, out, err = command("fork", "r", "--db", db)
+    assert "'go'" in err
+    assert shown(command, db, out.strip())["pauses"] == []
+    _, out, err = command("fork", "r", "--answers", "--id", "copy-1", "--db", db)
+    assert out == "copy-1\n"
+    assert "answers" not in err
+    assert shown(command, db, "copy-1")["pauses"][0]["value"] == "yes"
+    assert command("fork", "r", "--from", "nope", "--db", db)[0] == 1
+    assert command("fork", "r", "--set", "nope", "--db", db)[0] == 2
+
+
+def test_rerun_discards_one_result_or_all_after_it(store, command):
+    code, out, _ = command("rerun", "r", "read-1", "--json", "--db", store)
+    assert (code, json.loads(out)["discarded"]) == (0, ["read-1"])
+    assert shown(command, store)["status"] == "interrupted"
+    agent_run("job", job, run_id="r", db=store)
+    assert CALLS == ["read-1"]
+    _, out, _ = command("rerun", "r", "read-1", "--downstream", "--json", "--db", store)
+    assert json.loads(out)["discarded"] == ["read-1", "read-2", "write"]
+    agent_run("job", job, run_id="r", db=store)
+    assert CALLS == ["read-1", "read-2", "write"]
+    attempts = {step["name"]: step["attempts"] for step in shown(command, store)["steps"]}
+    assert attempts == {"plan": 1, "read-0": 1, "read-1": 3, "read-2": 2, "write": 2}
+    assert command("rerun", "r", "nope", "--db", store)[0] == 1
+
+
+def test_events_follow_a_run_to_its_end(db, spawn_agent, tmp_path):
+    agent = spawn_agent(
+        """
+import sys, time
+from agent_resume import agent_run
+def body(run):
+    for number in range(3):
+        run.event("note", number=number)
+        print("noted", number, flush=True)
+        sys.stdin.readline() if False else time.sleep(0.3)
+agent_run("job", body, run_id="r", db=sys.argv[1])
+""",
+        db,
+        marker="noted",
+    )
+    command = [sys.executable, "-c", "from agent_resume.cli import main; main()", "events", "r", "--follow", "--db", db]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["data"]["number"] for event in events if event["type"] == "note"] == [0, 1, 2]
+    assert events[-1]["type"] == "completed"
+    assert agent.finish() == 0
+
+
+def test_following_ends_cleanly_at_ctrl_c(db, spawn_agent):
+    spawn_agent(
+        "import sys, time\nfrom agent_resume import agent_run\n"
+        "agent_run('job', lambda run: (print('living', flush=True), time.sleep(60)), run_id='r', db=sys.argv[1])",
+        db,
+        marker="living",
+    )
+    for name in ("events", "watch"):
+        args = ["--follow"] if name == "events" else []
+        follower = subprocess.Popen(
+            [sys.executable, "-c", "from agent_resume.cli import main; main()", name, "r", *args, "--db", db],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert "created" in follower.stdout.readline()
+        follower.send_signal(signal.SIGINT)
+        _, err = follower.communicate(timeout=30)
+        assert (follower.returncode, err) == (130, "")
+
+
+def test_watch_in_a_pipe_prints_lines_and_ends_with_the_runs_code(store, command):
+    code, out, err = command("watch", "r", "--db", store)
+    assert code == 0
+    assert len(out.splitlines()) == shown(command, store)["events"]
+    assert "completed" in err
+
+
+def test_copy_takes_every_run_and_can_be_repeated(store, command, tmp_path):
+    target = tmp_path / "copy.db"
+    first = json.loads(command("copy", "--to", target, "--json", "--db", store)[1])
+    again = json.loads(command("copy", "--to", target, "--json", "--db", store)[1])
+    assert (first["copied"], again["copied"], again["present"]) == (1, 0, 1)
+    assert first["checksum"] == again["checksum"]
+    assert command("copy", "--to", store, "--db", store)[0] == 2
+    assert command("copy", "--to", target, "--db", f"{store}.missing")[0] == 6
+
+
+def test_export_and_import_give_the_same_run(store, command, tmp_path):
+    file, other = tmp_path / "r.json", tmp_path / "other.db"
+    assert command("export", "r", "--out", file, "--db", store)[0] == 0
+    rows = json.loads(command("import", file, "--json", "--db", other)[1])
+    assert [row["action"] for row in rows] == ["imported"]
+    assert shown(command, other) == shown(command, store)
+    assert json.loads(command("import", file, "--json", "--db", other)[1])[0]["action"] == "identical"
+    assert command("export", "--db", store)[0] == 2
+    assert command("export", "r", "--all", "--db", store)[0] == 2
+    assert command("export", "r", "--format", "badgr", "--db", store)[0] == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+def test_case_078_what_the_command_line_writes_is_for_its_owner(store, cli, tmp_path):
+    before = os.umask(0o022)
+    try:
+        assert cli("export", "r", "--out", "e.json", "--db", store).returncode == 0
+        assert cli("copy", "--to", "new/dir/copy.db", "--db", store).returncode == 0
+    finally:
+        os.umask(before)
+    for path, mode in (("e.json", 0o600), ("new/dir/copy.db", 0o600), ("new/dir", 0o700)):
+        assert stat.S_IMODE(os.stat(tmp_path / path).st_mode) == mode, path
+
+
+def test_case_077_keys_are_in_no_line_of_the_command_line(db, command, cli):
+    key = "sk-test-1234567890abcdefghij"
+
+    def body(run: Run) -> None:
+        run.record("cfg", {"api_key": key})
+        run.step("leak", lambda: key)
+        raise RuntimeError(f"refused: {key}")
+
+    with pytest.raises(RuntimeError):
+        agent_run("job", body, run_id="r", db=db)
+    queries = [] if "://" in db else [("sql", "SELECT * FROM steps, runs", "--json")]
+    for args in (
+        ("list",), ("show", "r"), ("show", "r", "--json", "--events"), ("show", "r", "--step", "leak"), ("show", "r", "--report"),
+        ("events", "r", "--json"), ("resume", "r"), ("resume", "r", "--json"), *queries,
+    ):  # fmt: skip
+        done = cli(*args, "--debug", "--db", db)
+        assert done.stdout
+        assert key not in done.stdout + done.stderr, args
+
+
+def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path):
+    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-resume show --db {store} ", "COMP_CWORD": "4"}
+    assert cli(**env).stdout.split() == ["r"]
+    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume sh", "COMP_CWORD": "1"}
+    assert cli(**env).stdout.split() == ["show"]
+    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume show ", "COMP_CWORD": "2"}
+    done = cli(cwd=tmp_path, **env)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "a/b", "C:\\x", "con", "x" * 300, "-rf", "a\nb", "名前", "a b"])
+def test_case_064_odd_ids_are_shown_and_found(db, command, run_id):
+    with Checkpoint(run_id, db=db) as run:
+        run.record("k", 1)
+    assert json.loads(command("list", "--json", "--db", db)[1])[0]["id"] == run_id
+    assert json.loads(command("show", "--json", "--db", db, "--", run_id)[1])["id"] == run_id
+    assert command("show", "", "--db", db)[0] == 3
+
+
+@pytest.mark.parametrize("name", ["my runs/100%/a.db", "a?b.db", "x#y.db", "%41.db", "a&b=c.db"])
+def test_case_065_a_path_is_that_file(command, in_tmp_path, name):
+    agent_run("r", lambda run: None, run_id="r", db=name)
+    from agent_resume import database
+
+    assert json.loads(command("list", "--json", "--db", name)[1])[0]["id"] == "r"
+    database._close_all()
+    files = {str(path.relative_to(in_tmp_path)) for path in in_tmp_path.rglob("*") if path.is_file()}
+    assert files - {f"{name}-wal", f"{name}-shm"} == {name}
+
+
+def test_case_005_twenty_lists_while_one_creates(tmp_path):
+    db = str(tmp_path / "new.db")
+    creating = [sys.executable, "-c", "import sys; from agent_resume import agent_run; agent_run('r', lambda run: run.step('s', lambda: 1), db=sys.argv[1])", db]
+    listing = [sys.executable, "-c", "from agent_resume.cli import main; main()", "list", "--json", "--db", db]
+    processes = [
+        subprocess.Popen(creating if number == 5 else listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for number in range(20)
+    ]
+    for number, process in enumerate(processes):
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        if number != 5:
+            assert len(json.loads(out)) in (0, 1)
+    with sqlite3.connect(db) as plain:
+        assert plain.execute("SELECT count(*) FROM agent_resume_schema").fetchone() == (1,)
+    plain.close()

@@ -1,0 +1,283 @@
+"""``agent-resume resume``: taking over, deciding doubts, executing, racing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agent_resume import Store, agent_run
+
+pytestmark = pytest.mark.timeout(240)
+
+AGENT = """
+import os, sys, time
+from agent_resume import agent_run
+
+def note(word):
+    with open("ledger.txt", "a") as file:
+        file.write(word + "\\n")
+    return word
+
+def second():
+    note("second")
+    if not os.path.exists("mended"):
+        print("in second", flush=True)
+        if sys.argv[1] == "hang":
+            time.sleep(60)
+        os.kill(os.getpid(), 9)
+    return 2
+
+def body(run):
+    run.step("first", note, "first")
+    if sys.argv[1] == "pause":
+        run.pause("go on?", name="approval")
+    return run.step("second", second, effect="once" if sys.argv[1] == "once" else "repeatable")
+
+agent_run("job", body, db="runs.db", run_id=sys.argv[2] if len(sys.argv) > 2 else None)
+"""
+
+
+@pytest.fixture
+def agent_file(tmp_path):
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def resume(cli):
+    return lambda *args, **env: cli("resume", *args, "--db", "runs.db", **env)
+
+
+def status(cli, run="job"):
+    return json.loads(cli("show", run, "--json", "--db", "runs.db").stdout)["status"]
+
+
+def test_case_052_a_killed_run_is_shown_as_interrupted(agent_file, run_python, cli):
+    run_python(agent_file, "die")
+    assert " interrupted " in cli("list", "--db", "runs.db").stdout
+    assert status(cli) == "interrupted"
+    listed = json.loads(cli("list", "--json", "--status", "interrupted", "--db", "runs.db").stdout)
+    assert [run["storedStatus"] for run in listed] == ["running"]
+
+
+def test_case_053_a_dead_owner_is_taken_over_by_exec_alone(agent_file, run_python, resume, cli, ledger, tmp_path):
+    run_python(agent_file, "die")
+    plain = resume("job@latest")
+    assert plain.returncode == 130
+    assert "skips 1 completed step" in plain.stdout
+    epoch = json.loads(cli("sql", "SELECT epoch, owner_token FROM runs", "--json", "--db", "runs.db").stdout)
+    assert resume("job@latest", "--json").returncode == 130
+    assert json.loads(cli("sql", "SELECT epoch, owner_token FROM runs", "--json", "--db", "runs.db").stdout) == epoch
+    (tmp_path / "mended").touch()
+    done = resume("job@latest", "--exec")
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["first", "second", "second"]
+    assert status(cli) == "completed"
+
+
+def test_case_053_a_live_owner_is_refused(agent_file, spawn_agent, resume, ledger):
+    hanging = spawn_agent(agent_file, "hang", marker="in second")
+    done = resume("job@latest", "--exec")
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert f"process {hanging.pid}" in done.stderr
+    assert ledger.words() == ["first", "second"]
+
+
+def test_a_hung_owner_is_taken_over_and_fenced(agent_file, spawn_agent, resume, ledger, tmp_path, cli):
+    hanging = spawn_agent(agent_file, "hang", marker="in second")
+    taken = resume("job@latest", "--take-over")
+    assert taken.returncode == 0, taken.stderr
+    assert resume("job@latest").returncode == 130
+    (tmp_path / "mended").touch()
+    done = resume("job@latest", "--exec")
+    assert done.returncode == 0, done.stderr
+    assert hanging.process.poll() is None
+    events = json.loads(cli("events", "job", "--json", "--db", "runs.db").stdout)
+    assert [event["data"]["pid"] for event in events if event["type"] == "taken_over"] == [hanging.pid]
+    assert resume("job@latest", "--take-over").returncode == 1  # nobody has it
+
+
+def test_a_command_of_an_id_that_begins_with_a_dash(agent_file, run_python, cli, tmp_path):
+    run_python(agent_file, "die", "-rf")
+    plan = cli("resume", "--db", "runs.db", "--", "-rf")
+    assert plan.returncode == 130
+    assert "-- -rf" in plan.stdout
+    (tmp_path / "mended").touch()
+    assert cli("resume", "--exec", "--db", "runs.db", "--", "-rf").returncode == 0
+
+
+def test_the_printed_command_resumes_when_it_is_typed(agent_file, run_python, resume, tmp_path, cli):
+    run_python(agent_file, "die", "it's a; run")
+    text = resume("it's").stdout
+    typed = re.search(r"To resume it:\n  (.*)\n", text)[1]
+    assert "'it'\"'\"'s a; run'" in typed
+    (tmp_path / "mended").touch()
+    binary = f"{sys.executable} -c 'from agent_resume.cli import main; main()'"
+    done = subprocess.run(["bash", "-c", typed.replace("agent-resume", binary, 1)], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    command = re.search(r"which runs:\n  (.*)\n", text)[1]
+    again = subprocess.run(["bash", "-c", command], cwd="/", capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_masked_argument_is_shown_and_refused(run_python, tmp_path, resume):
+    (tmp_path / "agent.py").write_text(
+        "from agent_resume import agent_run\nagent_run('job', lambda run: 1 / 0, db='runs.db')\n", encoding="utf-8"
+    )
+    run_python(tmp_path / "agent.py", "--api-key", "sk-test-1234567890abcdefghij")
+    plan = resume("job")
+    assert "sk-test" not in plan.stdout
+    assert "[redacted]" in plan.stdout
+    done = resume("job", "--exec")
+    assert done.returncode == 2
+    assert "argument 3" in done.stderr
+
+
+def test_a_working_folder_that_is_gone_is_refused(agent_file, run_python, tmp_path, cli):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    run_python(agent_file, "die", cwd=gone)
+    (gone / "runs.db").rename(tmp_path / "runs.db")
+    for name in ("runs.db-wal", "runs.db-shm"):
+        if (gone / name).exists():
+            (gone / name).rename(tmp_path / name)
+    (gone / "ledger.txt").unlink()
+    gone.rmdir()
+    done = cli("resume", "job", "--exec", "--db", "runs.db")
+    assert done.returncode == 2
+    assert "does not exist here" in done.stderr
+
+
+def test_a_doubt_is_decided_by_mark_done(agent_file, run_python, resume, ledger, cli, tmp_path):
+    run_python(agent_file, "once")
+    run_python(agent_file, "once")  # raises StepInDoubt
+    plan = resume("job")
+    assert "may have taken effect" in plan.stdout
+    assert json.loads(resume("job", "--json").stdout)["inDoubt"] == ["second"]
+    (tmp_path / "mended").touch()
+    assert resume("job", "--exec").returncode == 1
+    done = resume("job", "--step", "second", "--mark-done", '{"by": "hand"}', "--exec")
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["first", "second"]
+    shown = json.loads(cli("show", "job", "--json", "--db", "runs.db").stdout)
+    assert shown["result"] == {"by": "hand"}
+    assert resume("job", "--step", "second", "--mark-done", "1").returncode == 1
+
+
+def test_a_doubt_is_decided_by_retry(agent_file, run_python, resume, ledger, tmp_path):
+    run_python(agent_file, "once")
+    (tmp_path / "mended").touch()
+    done = resume("job", "--step", "second", "--retry", "--exec")
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["first", "second", "second"]
+
+
+def test_answers_go_by_name_and_the_first_one_counts(agent_file, run_python, resume, cli, tmp_path):
+    (tmp_path / "mended").touch()
+    assert run_python(agent_file, "pause").returncode == 0
+    assert resume("job", "--answer", '{"ok": true}', "--name", "approval").returncode == 0
+    again = resume("job", "--answer", "false", "--name", "approval")
+    assert again.returncode == 0
+    assert "that answer counts" in again.stderr
+    assert resume("job", "--exec").returncode == 0
+    shown = json.loads(cli("show", "job", "--json", "--db", "runs.db").stdout)
+    assert shown["pauses"][0]["value"] == {"ok": True}
+
+
+def test_a_completed_run_is_not_executed_again(agent_file, run_python, resume, ledger, tmp_path):
+    (tmp_path / "mended").touch()
+    run_python(agent_file, "return", "r")
+    run_python(agent_file, "return", "r")
+    done = resume("r", "--exec")
+    assert done.returncode == 0
+    assert "completed already" in done.stderr
+    assert ledger.words() == ["first", "second"]
+
+
+def test_children_do_not_inherit_the_run(run_python, tmp_path, resume):
+    (tmp_path / "agent.py").write_text(
+        """
+import os, sys
+from agent_resume import agent_run
+def body(run):
+    print("seen", sorted(name for name in os.environ if name.startswith("AGENT_RESUME_RUN")), flush=True)
+    return 1 / (0 if "again" not in os.listdir() else 1)
+agent_run("job", body, run_id="r", db="runs.db")
+""",
+        encoding="utf-8",
+    )
+    run_python(tmp_path / "agent.py")
+    (tmp_path / "again").touch()
+    done = resume("r", "--exec")
+    assert done.returncode == 0
+    assert "seen []" in done.stdout
+
+
+@pytest.mark.parametrize("times", [3])
+def test_case_049_of_two_racing_resumes_one_executes(times, agent_file, run_python, tmp_path, ledger):
+    (tmp_path / "mended").touch()
+    for number in range(times):
+        run_python(agent_file, "pause", f"r{number}")
+        with Store(tmp_path / "runs.db") as store:
+            store.answer(f"r{number}", "approval", "yes")
+        before = len(ledger.words())
+        code = (
+            "import os, sys, time\nfrom agent_resume import Store\nfrom agent_resume.cli import main\nimport agent_resume.store_admin\n"
+            "open(sys.argv[1], 'w').close()\nwhile not os.path.exists('start'): time.sleep(0.001)\n"
+            f"sys.argv = ['agent-resume', 'resume', 'r{number}', '--exec', '--db', 'runs.db']\nmain()"
+        )
+        racers = [
+            subprocess.Popen([sys.executable, "-c", code, f"ready-{n}"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for n in range(2)
+        ]
+        while not all((tmp_path / f"ready-{n}").exists() for n in range(2)):
+            time.sleep(0.01)
+        (tmp_path / "start").touch()
+        ends = [(*racer.communicate(timeout=60), racer.returncode) for racer in racers]
+        for name in ("start", "ready-0", "ready-1"):
+            (tmp_path / name).unlink()
+        assert ledger.words()[before:] == ["second"]
+        codes = sorted(end[2] for end in ends)
+        # One that comes when the other has ended finds nothing left to do.
+        assert codes in ([0, 4], [0, 0]), ends
+        for _, err, returned in ends:
+            assert "Traceback" not in err
+            if returned == 4:
+                assert re.search(r"executed by process \d+ on .* since 20", err)
+
+
+def test_all_interrupted_runs_are_resumed_with_a_bound(agent_file, run_python, resume, cli, tmp_path, ledger):
+    for number in range(3):
+        run_python(agent_file, "die", f"r{number}")
+    agent_run("other", lambda run: run.pause("no"), db=tmp_path / "runs.db", on_pause="return")
+    (tmp_path / "mended").touch()
+    done = resume("--all-interrupted", "--exec", "--at-once", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(run["id"], run["status"]) for run in json.loads(done.stdout)] == [(f"r{n}", "completed") for n in range(3)]
+    assert ledger.words().count("first") == 3
+    assert resume("--all-interrupted", "--exec").returncode == 0
+    assert resume("--all-interrupted").returncode == 2
+    assert resume("r1", "--all-interrupted", "--exec").returncode == 2
+
+
+def test_ctrl_c_reaches_the_command_and_its_run_is_interrupted(agent_file, run_python, tmp_path):
+    run_python(agent_file, "hang-not", "r")  # dies in its second step
+    (tmp_path / "agent.py").write_text(AGENT.replace("os.kill(os.getpid(), 9)", "time.sleep(60)"), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from agent_resume.cli import main; main()", "resume", "r", "--exec", "--db", "runs.db"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "in second\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run r is interrupted" in err

@@ -1,0 +1,85 @@
+"""``agent-resume run -- COMMAND``."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+AGENT = """
+import os, sys
+from agent_resume import agent_run
+
+def note(word):
+    with open("ledger.txt", "a") as file:
+        file.write(word + "\\n")
+
+def crash(times):
+    note("crash?")
+    if open("ledger.txt").read().split().count("crash?") <= times:
+        os.kill(os.getpid(), 9)
+
+def body(run):
+    run.step("first", note, "first")
+    if sys.argv[1] == "fail":
+        run.step("second", lambda: 1 / 0)
+    if sys.argv[1] == "pause":
+        run.pause("go on?")
+    run.step("second", crash, int(sys.argv[2]))
+
+agent_run("job", body, db="runs.db")
+"""
+
+
+@pytest.fixture
+def run(tmp_path, cli):
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+
+    def call(*args, options=()):
+        return cli("run", "--db", "runs.db", "--backoff", "0.01", *options, "--", sys.executable, "agent.py", *args)
+
+    return call
+
+
+def test_it_restarts_after_crashes_until_the_run_is_completed(run, ledger):
+    done = run("crash", 2)
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["first", "crash?", "crash?", "crash?"]
+    assert done.stderr.count("signal 9") == 2
+    assert "restart 2 of at most 10" in done.stderr
+    assert done.stderr.rstrip().endswith("is completed")
+
+
+def test_it_gives_up_after_the_most_restarts_with_the_runs_exit_code(run, ledger):
+    done = run("crash", 9, options=("--max-restarts", "1"))
+    assert done.returncode == 130
+    assert ledger.words().count("crash?") == 2
+    done = run("fail", 0, options=("--max-restarts", "1"))
+    assert done.returncode == 1
+
+
+def test_a_pause_ends_it(run):
+    done = run("pause", 0)
+    assert done.returncode == 5
+    assert "restart" not in done.stderr
+
+
+def test_a_command_that_cannot_be_started_is_a_usage_error(cli):
+    done = cli("run", "--db", "runs.db", "--", "no-such-program-at-all")
+    assert done.returncode == 2
+    assert "no-such-program-at-all" in done.stderr
+    assert cli("run").returncode == 2
+
+
+def test_a_command_without_a_run_ends_with_it(cli):
+    assert cli("run", "--db", "runs.db", "--", sys.executable, "-c", "print('hello')").returncode == 0
+    done = cli("run", "--db", "runs.db", "--max-restarts", "0", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 1
+    assert "exit code 7" in done.stderr
+
+
+def test_options_behind_the_dashes_belong_to_the_command(cli):
+    done = cli("run", "--db", "runs.db", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--debug", "--db", "x")
+    assert done.stdout.strip() == "['--debug', '--db', 'x']"

@@ -1,0 +1,66 @@
+"""``run.transaction`` on the run's own database, whichever kind that is."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy
+
+from agent_resume import AsyncCheckpoint, Checkpoint, InvalidTransition
+
+
+def add(connection, word):
+    connection.execute(sqlalchemy.text("INSERT INTO ledger VALUES (:word)"), {"word": word})
+    return word
+
+
+def words(run, key):
+    return run.transaction(
+        key, lambda connection: sorted(connection.execute(sqlalchemy.text("SELECT word FROM ledger")).scalars())
+    )
+
+
+@pytest.fixture
+def run(db):
+    with Checkpoint("r", db=db) as opened:
+        opened.transaction(
+            "make", lambda connection: connection.exec_driver_sql("CREATE TABLE ledger (word TEXT)") and None
+        )
+        yield opened
+
+
+def test_it_commits_and_undoes(run):
+    def fails(connection):
+        add(connection, "b")
+        raise LookupError
+
+    assert run.transaction("a", lambda connection: add(connection, "a")) == "a"
+    with pytest.raises(LookupError):
+        run.transaction("b", fails)
+    assert words(run, "look") == ["a"]
+
+
+def test_the_functions_commit_and_rollback_act_on_its_own_writes(run):
+    def fn(connection):
+        add(connection, "kept")
+        connection.commit()
+        add(connection, "undone")
+        connection.rollback()
+        with connection.begin_nested():
+            add(connection, "nested")
+        connection.close()
+
+    run.transaction("t", fn)
+    assert words(run, "look") == ["kept", "nested"]
+
+
+def test_the_store_is_not_to_be_called_from_inside(run):
+    with pytest.raises(InvalidTransition):
+        run.transaction("t", lambda connection: run.step("s", int))
+    assert run.step("s", int) == 0
+
+
+async def test_coroutines_have_it_too(db):
+    async with AsyncCheckpoint("r", db=db) as run:
+        make = "CREATE TABLE ledger (word TEXT)"
+        await run.transaction("make", lambda connection: connection.exec_driver_sql(make) and None)
+        assert await run.transaction("a", lambda connection: add(connection, "a")) == "a"
