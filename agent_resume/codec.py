@@ -198,9 +198,7 @@ class Codec:
 
         return Encoder(self._codecs, self._fallback, known, limit=self.max_bytes, lenient=lenient)
 
-    def _encode(
-        self, value: Any, key: str | None, returns: Any, hint: Any, *, escaped: bool = False
-    ) -> Encoded:
+    def _encode(self, value: Any, key: str | None, returns: Any, hint: Any, *, escaped: bool = False) -> Encoded:
         format = "json"
         try:
             text = self._plain_text(value)

@@ -102,7 +102,18 @@ class Tx:
     transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
     """
 
-    __slots__ = ("_begin", "_dialect", "_execute", "_texts", "connection", "cursor", "mark", "reading", "relaxed", "weight")
+    __slots__ = (
+        "_begin",
+        "_dialect",
+        "_execute",
+        "_texts",
+        "connection",
+        "cursor",
+        "mark",
+        "reading",
+        "relaxed",
+        "weight",
+    )
 
     def __init__(self, connection: Any, dialect: Dialect, *, reading: bool = False) -> None:
         self.connection = connection

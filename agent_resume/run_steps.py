@@ -125,7 +125,9 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
         except BaseException as interrupt:
             if (core.where.seq, spec.key) not in owner.unsettled:
                 # Whether the claim stands is unknown, so it is given back if it does.
-                yield from _once_more(Write(store_steps.give_back, (core.where, spec.key, owner.token), full), interrupt)
+                yield from _once_more(
+                    Write(store_steps.give_back, (core.where, spec.key, owner.token), full), interrupt
+                )
             raise
         if claim.kind in ("stored", "watch", "wait"):
             core.return_skips(skips)

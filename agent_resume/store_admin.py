@@ -137,7 +137,11 @@ def take_over(tx: Tx, place: Place) -> RunRow:
     """
     row = locked(tx, place)
     if row.status not in ("running", "paused") or (row.status == "paused" and row.owner_token is None):
-        hint = "--force reopens it" if row.status == "cancelled" else "nobody executes it, so there is nothing to take over"
+        hint = (
+            "--force reopens it"
+            if row.status == "cancelled"
+            else "nobody executes it, so there is nothing to take over"
+        )
         raise errors.InvalidTransition(row.id, status=row.status, action="take it over", hint=hint)
     return _reopen(tx, row)
 
@@ -206,7 +210,10 @@ def step_of(tx: Tx, row: RunRow, key: str) -> StepRow:
     found = tx.one(_STEP, {"run": row.seq, "wanted": key})
     if found is None:
         raise errors.InvalidTransition(
-            row.id, status=f"without a step {key!r}", action="find it", hint=f"agent-resume show -- {row.id!r} lists its steps"
+            row.id,
+            status=f"without a step {key!r}",
+            action="find it",
+            hint=f"agent-resume show -- {row.id!r} lists its steps",
         )
     return StepRow(*found)
 
@@ -214,7 +221,9 @@ def step_of(tx: Tx, row: RunRow, key: str) -> StepRow:
 def _open_step(tx: Tx, judge: Judge, row: RunRow, key: str, action: str) -> StepRow:
     step = step_of(tx, row, key)
     if row.status in ("completed", "cancelled"):
-        raise errors.InvalidTransition(row.id, status=row.status, action=action, hint="only an unfinished run has doubts")
+        raise errors.InvalidTransition(
+            row.id, status=row.status, action=action, hint="only an unfinished run has doubts"
+        )
     if step.status == "completed":
         raise errors.InvalidTransition(
             row.id, status=f"done with step {key!r}", action=action, hint="agent-resume rerun discards a stored result"

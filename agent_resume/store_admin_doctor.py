@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "note", "warning", "problem"]
 # Where SQLite's shared memory does not reach other machines, or locks are known to lie.
-_REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "virtiofs"})
+_REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "virtiofs"}
+)
 _LOG_LARGE = 64 << 20
 _FREE_LARGE = 16 << 20
 _SKEW_MS = 120_000
@@ -128,7 +130,9 @@ def _permissions(path: str) -> Iterator[Finding]:
     if os.path.basename(folder) == DEFAULT_FOLDER and mode & 0o077:
         yield Finding("permissions", "warning", f"{folder} has mode {mode:04o}", f"chmod 700 {shlex.quote(folder)}")
     if not os.access(folder, os.W_OK):
-        yield Finding("permissions", "note", f"{folder} is not writable for you: SQLite cannot make its -wal file there")
+        yield Finding(
+            "permissions", "note", f"{folder} is not writable for you: SQLite cannot make its -wal file there"
+        )
 
 
 def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:
@@ -139,12 +143,24 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
     if revision == schema.HEAD:
         yield Finding("schema", "ok", f"revision {revision}")
     else:
-        yield Finding("schema", "note", f"revision {revision}, this version writes {schema.HEAD}", "the next agent run upgrades it")
+        yield Finding(
+            "schema",
+            "note",
+            f"revision {revision}, this version writes {schema.HEAD}",
+            "the next agent run upgrades it",
+        )
     mode = str(ask("journal_mode"))
     if mode == "wal":
-        yield Finding("journal", "ok", "write-ahead log; our writers use synchronous=FULL for what must survive a power cut")
+        yield Finding(
+            "journal", "ok", "write-ahead log; our writers use synchronous=FULL for what must survive a power cut"
+        )
     else:
-        yield Finding("journal", "note", f"journal mode {mode}: somebody switched it off", "the next agent run switches it back to wal")
+        yield Finding(
+            "journal",
+            "note",
+            f"journal mode {mode}: somebody switched it off",
+            "the next agent run switches it back to wal",
+        )
     pages, free, size = int(str(ask("page_count"))), int(str(ask("freelist_count"))), int(str(ask("page_size")))
     if free * size > _FREE_LARGE and free > pages // 4:
         yield Finding(
@@ -161,13 +177,18 @@ def _integrity(connection: sqlite3.Connection, *, full: bool) -> Iterator[Findin
         yield Finding("integrity", "note", "not looked at", "agent-resume doctor --full reads every page")
         return
     rows = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
-    rows += [f"row {row[1]} of {row[0]} points at nothing" for row in connection.execute("PRAGMA foreign_key_check").fetchmany(5)]
+    rows += [
+        f"row {row[1]} of {row[0]} points at nothing"
+        for row in connection.execute("PRAGMA foreign_key_check").fetchmany(5)
+    ]
     if rows == ["ok"]:
         yield Finding("integrity", "ok", "every page and every reference is sound")
         return
     for text in rows:
         if text != "ok":
-            yield Finding("integrity", "problem", text, "restore a copy, or rescue what can be read: sqlite3 FILE .recover")
+            yield Finding(
+                "integrity", "problem", text, "restore a copy, or rescue what can be read: sqlite3 FILE .recover"
+            )
 
 
 def _runs(store: Store) -> Iterator[Finding]:

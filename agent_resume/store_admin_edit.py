@@ -90,7 +90,10 @@ def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> lis
     stored = step.status == "completed" or step.output_format == KEPT_ERROR
     if not stored and not later:
         raise errors.InvalidTransition(
-            row.id, status=f"without a stored result of {key!r}", action="discard it", hint="the next resume runs it anyway"
+            row.id,
+            status=f"without a stored result of {key!r}",
+            action="discard it",
+            hint="the next resume runs it anyway",
         )
     if row.status == "completed":
         tx.execute(_UNFINISH, {"run": row.seq})

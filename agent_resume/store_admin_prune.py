@@ -166,5 +166,3 @@ def reclaim(database: Database) -> str | None:
         return str(translated)
     finally:
         connection.close()
-
-

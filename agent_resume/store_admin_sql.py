@@ -95,7 +95,9 @@ def _allow(action: int, first: str | None, second: str | None, *_: object) -> in
     return sqlite3.SQLITE_DENY if action in denied or changes else sqlite3.SQLITE_OK
 
 
-_READING_PRAGMAS = frozenset({"table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list"})
+_READING_PRAGMAS = frozenset(
+    {"table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
+)
 
 
 def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:

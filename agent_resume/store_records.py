@@ -202,9 +202,7 @@ def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips:
     note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
 
 
-def loop_note(
-    tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: str | None = None
-) -> None:
+def loop_note(tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: str | None = None) -> None:
     """Set loop state and append the ``loop`` event that explains it."""
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})

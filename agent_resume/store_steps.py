@@ -178,15 +178,8 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
         return Claim("stored", step, seq, attempts, fingerprint=fingerprint, code_hash=code_hash)
     refuse_unless_running(found, place, f"start step {request.key!r}")
     unknown = status == "running"
-    if unknown:
-        owner = None if token in (None, request.token) else owner_row(tx, token)
-        if owner is not None:
-            verdict = request.judge(owner)
-            if verdict == "unknown":
-                return Claim("watch", step, owner=owner)
-            if verdict == "alive":
-                host = ownership.host_name(owner.host)
-                raise errors.StepInFlight(place.id, request.key, host=host, pid=owner.pid)
+    if unknown and (held := _held_by_another(tx, place, request, step, token)) is not None:
+        return held
     if status == "in_doubt" and not request.retry_doubt:
         return Claim("in_doubt", step, seq, attempts)
     if unknown and "once" in (effect, request.effect):
@@ -196,6 +189,15 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
     if until is not None and until > clock.now_iso():
         return Claim("wait", step, until=until)
     return _restart(tx, place, found, request, step, seq, attempts, unknown=unknown)
+
+
+def _held_by_another(tx: Tx, place: Place, request: ClaimRequest, step: int, token: str | None) -> Claim | None:
+    """Whom to watch before a running step can be taken; None when nobody alive holds it."""
+    owner = None if token in (None, request.token) else owner_row(tx, token)
+    verdict = "dead" if owner is None else request.judge(owner)
+    if verdict == "alive" and owner is not None:
+        raise errors.StepInFlight(place.id, request.key, host=ownership.host_name(owner.host), pid=owner.pid)
+    return Claim("watch", step, owner=owner) if verdict == "unknown" else None
 
 
 def _retry_at(error: str | None) -> str | None:

@@ -49,7 +49,9 @@ def bare(cursor: Any, values: dict[str, Any]) -> None:
     cursor.execute(STEP, values | {"seq": 0})
 
 
-def by_hand(url: str, write: Callable[[Any, dict[str, Any]], None], name: str, gate: Any, seconds: float, out: Any) -> None:
+def by_hand(
+    url: str, write: Callable[[Any, dict[str, Any]], None], name: str, gate: Any, seconds: float, out: Any
+) -> None:
     import psycopg
 
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:

@@ -62,7 +62,11 @@ def add_run(database: sqlite3.Connection, dice: random.Random, number: int, step
 def step_rows(dice: random.Random, run: int, begin: datetime.datetime, steps: int) -> Iterator[tuple[object, ...]]:
     for place in range(steps):
         model = dice.choice(MODELS)
-        meta = {"model": model, "inputTokens": dice.randrange(9000), "outputTokens": dice.randrange(900)} if model else None
+        meta = (
+            {"model": model, "inputTokens": dice.randrange(9000), "outputTokens": dice.randrange(900)}
+            if model
+            else None
+        )
         output = json.dumps({"text": "x" * dice.randrange(200), "score": dice.random()})
         seq = 2 + 2 * place
         times = iso(begin, 2 * place), iso(begin, 2 * place + 1)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-WORKER = '''
+WORKER = """
 import os, sys, time
 from agent_resume import agent_run
 url, run_id, folder, steps, pause = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
@@ -38,7 +38,7 @@ def body(run):
         run.event("log", {"message": "tick", "n": number})
     return steps
 assert agent_run("killed", body, run_id=run_id, db=url, progress=False) == steps
-'''
+"""
 
 
 class Outcome:

@@ -68,7 +68,7 @@ def js_number(value: float) -> str:
     digits = "".join(map(str, exact.digits))
     place = len(digits) + int(exact.exponent)
     sign = "-" if value < 0 else ""
-    if 21 < place or place <= -6:
+    if place > 21 or place <= -6:
         tail = "." + digits[1:] if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{tail}e{place - 1:+d}"
     if place <= 0:
@@ -311,7 +311,9 @@ def _check_history(reading: Reading) -> None:
     for key, lines in done.items():
         if key in reading.results and key not in recorded:
             rule("result" in lines[-1], f"the log has no result of {key!r}")
-            rule(js_json(lines[-1]["result"]) == js_json(reading.results[key]), f"the log has another result of {key!r}")
+            rule(
+                js_json(lines[-1]["result"]) == js_json(reading.results[key]), f"the log has another result of {key!r}"
+            )
 
 
 def _check_report(reading: Reading, folder: Path) -> None:

@@ -50,11 +50,17 @@ def test_the_newest_run_comes_first_with_its_steps_and_tokens(history, command):
 
 def test_filters_and_sorts(history, command):
     assert ids(command("list", "--db", history, "--json", "--status", "failed")[1]) == ["bad-1"]
-    assert ids(command("list", "--db", history, "--json", "--name", "good", "--sort", "created")[1]) == ["good-1", "good-2"]
+    assert ids(command("list", "--db", history, "--json", "--name", "good", "--sort", "created")[1]) == [
+        "good-1",
+        "good-2",
+    ]
     assert ids(command("list", "--db", history, "--json", "--limit", "1")[1]) == ["bad-1"]
     assert ids(command("list", "--db", history, "--json", "--since", "1h")[1]) == ["bad-1", "good-2", "good-1"]
     assert ids(command("list", "--db", history, "--json", "--until", "1h")[1]) == []
-    assert ids(command("list", "--db", history, "--json", "--since", "2020-01-01T00:00:00+02:00", "--sort", "-name")[1])[0] == "good-2"
+    assert (
+        ids(command("list", "--db", history, "--json", "--since", "2020-01-01T00:00:00+02:00", "--sort", "-name")[1])[0]
+        == "good-2"
+    )
 
 
 def test_a_table_shows_a_screenful_and_says_so_and_json_shows_all(db, command):

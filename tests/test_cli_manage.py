@@ -225,7 +225,11 @@ def test_case_077_keys_are_in_no_line_of_the_command_line(db, command, cli):
 
 
 def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path):
-    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-resume show --db {store} ", "COMP_CWORD": "4"}
+    env = {
+        "_AGENT_RESUME_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"agent-resume show --db {store} ",
+        "COMP_CWORD": "4",
+    }
     assert cli(**env).stdout.split() == ["r"]
     env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume sh", "COMP_CWORD": "1"}
     assert cli(**env).stdout.split() == ["show"]
@@ -256,10 +260,16 @@ def test_case_065_a_path_is_that_file(command, in_tmp_path, name):
 
 def test_case_005_twenty_lists_while_one_creates(tmp_path):
     db = str(tmp_path / "new.db")
-    creating = [sys.executable, "-c", "import sys; from agent_resume import agent_run; agent_run('r', lambda run: run.step('s', lambda: 1), db=sys.argv[1])", db]
+    creating = [
+        sys.executable,
+        "-c",
+        "import sys; from agent_resume import agent_run; agent_run('r', lambda run: run.step('s', lambda: 1), db=sys.argv[1])",
+        db,
+    ]
     listing = [sys.executable, "-c", "from agent_resume.cli import main; main()", "list", "--json", "--db", db]
     processes = [
-        subprocess.Popen(creating if number == 5 else listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for number in range(20)
+        subprocess.Popen(creating if number == 5 else listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for number in range(20)
     ]
     for number, process in enumerate(processes):
         out, err = process.communicate(timeout=200)

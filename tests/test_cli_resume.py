@@ -122,7 +122,9 @@ def test_the_printed_command_resumes_when_it_is_typed(agent_file, run_python, re
     assert "'it'\"'\"'s a; run'" in typed
     (tmp_path / "mended").touch()
     binary = f"{sys.executable} -c 'from agent_resume.cli import main; main()'"
-    done = subprocess.run(["bash", "-c", typed.replace("agent-resume", binary, 1)], cwd=tmp_path, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", typed.replace("agent-resume", binary, 1)], cwd=tmp_path, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     command = re.search(r"which runs:\n  (.*)\n", text)[1]
     again = subprocess.run(["bash", "-c", command], cwd="/", capture_output=True, check=False)
@@ -236,7 +238,13 @@ def test_case_049_of_two_racing_resumes_one_executes(times, agent_file, run_pyth
             f"sys.argv = ['agent-resume', 'resume', 'r{number}', '--exec', '--db', 'runs.db']\nmain()"
         )
         racers = [
-            subprocess.Popen([sys.executable, "-c", code, f"ready-{n}"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, "-c", code, f"ready-{n}"],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             for n in range(2)
         ]
         while not all((tmp_path / f"ready-{n}").exists() for n in range(2)):

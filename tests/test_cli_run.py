@@ -81,5 +81,7 @@ def test_a_command_without_a_run_ends_with_it(cli):
 
 
 def test_options_behind_the_dashes_belong_to_the_command(cli):
-    done = cli("run", "--db", "runs.db", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--debug", "--db", "x")
+    done = cli(
+        "run", "--db", "runs.db", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--debug", "--db", "x"
+    )
     assert done.stdout.strip() == "['--debug', '--db', 'x']"

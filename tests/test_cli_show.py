@@ -14,7 +14,11 @@ from agent_resume import Checkpoint, Run, agent_run
 @pytest.fixture
 def run(db):
     def body(run: Run) -> object:
-        run.step("plan", lambda: {"api_key": "sk-test-1234567890abcdefghij", "n": 1}, meta={"model": "opus", "inputTokens": 5})
+        run.step(
+            "plan",
+            lambda: {"api_key": "sk-test-1234567890abcdefghij", "n": 1},
+            meta={"model": "opus", "inputTokens": 5},
+        )
         tries = []
 
         def flaky() -> str:
@@ -72,7 +76,10 @@ def test_credentials_are_masked_unless_asked_for(run, command):
 def test_json_is_the_documented_state_and_more(run, command):
     shown = json.loads(command("show", "run-1", "--json", "--events", "--db", run)[1])
     assert {"id", "name", "createdAt", "updatedAt", "steps"} <= set(shown)
-    assert [(step["name"], step["status"]) for step in shown["steps"]] == [("plan", "completed"), ("flaky", "completed")]
+    assert [(step["name"], step["status"]) for step in shown["steps"]] == [
+        ("plan", "completed"),
+        ("flaky", "completed"),
+    ]
     assert shown["steps"][1]["output"] == "got it"
     assert shown["pauses"][0]["context"] == {"amount": 120}
     assert [event["type"] for event in shown["eventList"]][:2] == ["created", "start"]
@@ -112,7 +119,11 @@ def test_control_characters_of_stored_values_never_reach_the_terminal(db, comman
         ("events", "id-"),
         ("resume", "id-"),
         ("resume", "id-", "--json"),
-        *([] if "://" in db else [("sql", "SELECT * FROM runs, steps"), ("sql", "SELECT * FROM runs, steps", "--json")]),
+        *(
+            []
+            if "://" in db
+            else [("sql", "SELECT * FROM runs, steps"), ("sql", "SELECT * FROM runs, steps", "--json")]
+        ),
         ("doctor",),
     ):
         _, out, err = command(*args, "--db", db)
@@ -191,7 +202,10 @@ def test_case_055_times_are_utc_with_their_zone(db, cli):
 
 
 def test_a_run_of_a_dead_owner_names_the_owner(db, command, run_python):
-    run_python("import os, sys\nfrom agent_resume import agent_run\nagent_run('j', lambda run: os._exit(1), run_id='r', db=sys.argv[1])", db)
+    run_python(
+        "import os, sys\nfrom agent_resume import agent_run\nagent_run('j', lambda run: os._exit(1), run_id='r', db=sys.argv[1])",
+        db,
+    )
     out = command("show", "r", "--db", db)[1]
     assert re.search(r"owner +process \d+ on .*, dead", out)
     shown = json.loads(command("show", "r", "--json", "--db", db)[1])

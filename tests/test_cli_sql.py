@@ -29,7 +29,10 @@ def test_rows_come_in_every_form(store, command):
         {"key": "a", "status": "completed"},
         {"key": "b", "status": "completed"},
     ]
-    assert command("sql", query, "-p", "run=r", "--format", "csv", "--db", store)[1] == "key,status\na,completed\nb,completed\n"
+    assert (
+        command("sql", query, "-p", "run=r", "--format", "csv", "--db", store)[1]
+        == "key,status\na,completed\nb,completed\n"
+    )
 
 
 def test_every_view_and_table_can_be_read(store, command):
@@ -38,9 +41,9 @@ def test_every_view_and_table_can_be_read(store, command):
 
 
 def test_parameters_are_bound_and_numbers_are_numbers(store, command):
-    assert json.loads(command("sql", "SELECT :n + 1 AS n, typeof(:t) AS t", "-p", "n=41", "-p", "t=x", "--json", "--db", store)[1]) == [
-        {"n": 42, "t": "text"}
-    ]
+    assert json.loads(
+        command("sql", "SELECT :n + 1 AS n, typeof(:t) AS t", "-p", "n=41", "-p", "t=x", "--json", "--db", store)[1]
+    ) == [{"n": 42, "t": "text"}]
     evil = "x'; DELETE FROM runs; --"
     assert json.loads(command("sql", "SELECT :v AS v", "-p", f"v={evil}", "--json", "--db", store)[1]) == [{"v": evil}]
     assert command("sql", "SELECT :v", "--db", store)[0] == 2
@@ -82,7 +85,10 @@ def test_nothing_can_be_changed(store, command, in_tmp_path, statement):
 
 def _content(db):
     with sqlite3.connect(db) as plain:
-        found = plain.execute("SELECT type, sql FROM sqlite_master ORDER BY 1, 2").fetchall(), plain.execute("SELECT * FROM runs").fetchall()
+        found = (
+            plain.execute("SELECT type, sql FROM sqlite_master ORDER BY 1, 2").fetchall(),
+            plain.execute("SELECT * FROM runs").fetchall(),
+        )
     plain.close()
     return found
 
@@ -102,7 +108,9 @@ def test_credentials_are_masked_unless_asked_for(store, command):
 
 
 def test_columns_of_one_name_are_all_kept_in_json(store, command):
-    assert json.loads(command("sql", "SELECT 1 AS a, 2 AS a, 3 AS a", "--json", "--db", store)[1]) == [{"a": 1, "a_2": 2, "a_3": 3}]
+    assert json.loads(command("sql", "SELECT 1 AS a, 2 AS a, 3 AS a", "--json", "--db", store)[1]) == [
+        {"a": 1, "a_2": 2, "a_3": 3}
+    ]
 
 
 def test_the_schema_is_printed_with_comments_and_is_sql(store, command):
@@ -112,7 +120,9 @@ def test_the_schema_is_printed_with_comments_and_is_sql(store, command):
         fresh.executescript(out)
         assert fresh.execute("SELECT * FROM run_overview").fetchall() == []
     fresh.close()
-    assert {"runs", "step_timeline"} <= {entry["name"] for entry in json.loads(command("sql", "--schema", "--json", "--db", store)[1])}
+    assert {"runs", "step_timeline"} <= {
+        entry["name"] for entry in json.loads(command("sql", "--schema", "--json", "--db", store)[1])
+    }
 
 
 def test_connect_prints_ways_that_work(store, command):
@@ -136,7 +146,10 @@ def test_connect_links_a_run_in_a_hosted_history(store, command, monkeypatch):
     assert command("connect", "r", "--db", store)[0] == 2
     monkeypatch.setenv("AGENT_RESUME_HISTORY_URL", "https://history.example/runs/{run_id}?x=1")
     agent_run("odd", lambda run: None, run_id="a/b?c", db=store)
-    assert json.loads(command("connect", "a/b?c", "--json", "--db", store)[1])["link"] == "https://history.example/runs/a%2Fb%3Fc?x=1"
+    assert (
+        json.loads(command("connect", "a/b?c", "--json", "--db", store)[1])["link"]
+        == "https://history.example/runs/a%2Fb%3Fc?x=1"
+    )
     monkeypatch.setenv("AGENT_RESUME_HISTORY_URL", "https://history.example/")
     assert command("connect", "r", "--db", store)[0] == 2
 

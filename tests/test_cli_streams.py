@@ -38,7 +38,10 @@ def shell(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("command", ["list --limit 0", "list --json", "list --format csv", "show many", "export many", "events many", "--help"])
+@pytest.mark.parametrize(
+    "command",
+    ["list --limit 0", "list --json", "list --format csv", "show many", "export many", "events many", "--help"],
+)
 def test_case_081_a_closed_pipe_ends_quietly(db, shell, command):
     with Checkpoint("many", db=db) as run:
         for number in range(3000):
@@ -98,7 +101,13 @@ def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, shell, env)
         assert done.returncode in (0, 5), done.stderr
         assert done.stdout
         assert b"Error" not in done.stderr
-    for command in ("list --json", "show odd-1 --json", "events odd-1 --json", "export odd-1", "sql 'SELECT name FROM runs' --json"):
+    for command in (
+        "list --json",
+        "show odd-1 --json",
+        "events odd-1 --json",
+        "export odd-1",
+        "sql 'SELECT name FROM runs' --json",
+    ):
         done = shell(f"agent-resume {command} --db {store}", **env)
         assert done.returncode == 0, done.stderr
         encoding = "utf-16" if env.get("PYTHONIOENCODING") == "utf-16" else "utf-8"
@@ -137,7 +146,13 @@ def test_case_083_stdout_is_one_json_document(store, shell, tmp_path):
 def test_case_084_no_escape_codes_off_a_terminal(store, shell):
     wide = shell(f"agent-resume list --db {store}").stdout
     assert b"\x1b" not in wide
-    for env in ({"COLUMNS": "20"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1"}, {"TERM": "xterm-256color"}):
+    for env in (
+        {"COLUMNS": "20"},
+        {"TERM": "dumb"},
+        {"NO_COLOR": "1"},
+        {"FORCE_COLOR": "1"},
+        {"TERM": "xterm-256color"},
+    ):
         narrow = shell(f"agent-resume list --db {store} | cat", **env).stdout
         assert [line.split()[:4] for line in narrow.splitlines()] == [line.split()[:4] for line in wide.splitlines()]
         for command in ("show odd-1", "doctor", "resume odd-1", "--help"):
@@ -200,7 +215,9 @@ finally:
         assert done.returncode == 0
         assert done.stderr.strip() == "[]"
     assert "agent-resume 0." in cli("--version").stdout
-    done = run_python("import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))")
+    done = run_python(
+        "import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))"
+    )
     assert done.stdout.strip() == "[]"
 
 

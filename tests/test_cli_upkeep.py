@@ -89,7 +89,10 @@ def test_doctor_finds_a_sound_store_sound(store, command):
 
 
 def test_doctor_names_what_is_wrong_and_what_mends_it(store, command, run_python):
-    run_python("import os, sys\nfrom agent_resume import agent_run\nagent_run('d', lambda run: os._exit(1), run_id='dead', db=sys.argv[1])", store)
+    run_python(
+        "import os, sys\nfrom agent_resume import agent_run\nagent_run('d', lambda run: os._exit(1), run_id='dead', db=sys.argv[1])",
+        store,
+    )
     os.chmod(store, 0o644)
     with sqlite3.connect(store) as plain:
         plain.execute("UPDATE runs SET updated_at = '2999-01-01T00:00:00.000Z' WHERE id = 'r'")

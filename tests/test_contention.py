@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+import raw
 
 from agent_resume import Checkpoint, StepInFlight, Store, agent_run, load_run
 
@@ -25,7 +26,7 @@ def barrier(folder, name, count):
 
 
 def rows(db, query, *values):
-    with closing(sqlite3.connect(db)) as database:
+    with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
 
 
@@ -323,7 +324,7 @@ def test_reading_with_plain_sqlite_from_two_processes_then_sigkill_loses_nothing
     agent = spawn_agent(_READ_AND_DIE, db, ledger.path)
     agent.wait_for("far enough")
     for _ in range(30):
-        with closing(sqlite3.connect(db)) as other:
+        with closing(raw.connect(db)) as other:
             assert other.execute("SELECT status FROM runs").fetchall() == [("running",)]
             other.execute("SELECT * FROM step_timeline").fetchall()
     agent.kill()

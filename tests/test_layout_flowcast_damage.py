@@ -126,7 +126,9 @@ def test_lines_that_a_kill_left_are_skipped_and_the_others_count(store, flow, tm
     flow.flush()
     path = flow.folder / "run.log.jsonl"
     whole = path.read_bytes()
-    path.write_bytes(b'\n\nnull\n{"event":"sta\n[1]\n"x"\n5\n{"event":NaN}\n\xff\xfe\n' + whole + b"   \n" + b"[" * 100_000 + b"\n")
+    path.write_bytes(
+        b'\n\nnull\n{"event":"sta\n[1]\n"x"\n5\n{"event":NaN}\n\xff\xfe\n' + whole + b"   \n" + b"[" * 100_000 + b"\n"
+    )
     assert take(store, flow.folder).action == "imported"
     with store.dump_run("job") as dump:
         list(dump.steps)
@@ -208,7 +210,9 @@ def test_lone_surrogates_of_a_large_text_come_back_from_the_log(store, flow, tmp
     flow.step("page", BIG, {})
     flow.flush()
     text = BIG + "\ud83d|\ude00 \ufffd"
-    (flow.folder / "steps" / f"{side_name('page')}.out").write_bytes(b"string\n" + text.encode("utf-8", "replace").replace(b"?", "\ufffd".encode()))
+    (flow.folder / "steps" / f"{side_name('page')}.out").write_bytes(
+        b"string\n" + text.encode("utf-8", "replace").replace(b"?", "\ufffd".encode())
+    )
     path = flow.folder / "run.log.jsonl"
     path.write_bytes(path.read_bytes().replace(js_json(BIG).encode(), js_json(text).encode()))
     assert take(store, flow.folder).bent_count == 0
@@ -266,7 +270,8 @@ def test_a_failed_step_keeps_its_error_and_runs_again(store, flow):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", "[]", "5", '"x"', "NaN", '{"a": NaN}', "\ufeff{}", "[" * 5000, '{"runId": "job"} x', "{'a': 1}"]
+    "text",
+    ["", "null", "[]", "5", '"x"', "NaN", '{"a": NaN}', "\ufeff{}", "[" * 5000, '{"runId": "job"} x', "{'a': 1}"],
 )
 def test_a_state_that_is_no_object_is_refused(store, flow, text):
     (flow.folder / "state.json").write_text(text, encoding="utf-8")
@@ -327,7 +332,13 @@ def test_numbers_as_keys_are_the_same_as_their_text(store, flow, tmp_path):
 
 
 def test_unknown_fields_go_back_to_where_they_were(store, flow, tmp_path):
-    flow.state = {"zeta": [1.5], **flow.state, "parentRunId": "mother", "x": {"$type": "int", "value": "7"}, "é": "\ud83d"}
+    flow.state = {
+        "zeta": [1.5],
+        **flow.state,
+        "parentRunId": "mother",
+        "x": {"$type": "int", "value": "7"},
+        "é": "\ud83d",
+    }
     flow.step("a", 1, {"extra": {"deep": None}})
     flow.flush()
     take(store, flow.folder)
@@ -342,7 +353,9 @@ def test_unknown_fields_go_back_to_where_they_were(store, flow, tmp_path):
 def test_integers_that_javascript_rounds_are_kept_and_told_when_they_go_back(store, flow, tmp_path):
     text = (flow.folder / "state.json").read_text(encoding="utf-8")
     numbers = '{"big": 9007199254740993, "round": 100000000000000000000, "one": 1.0, "huge": 1e999}'
-    (flow.folder / "state.json").write_text(text.replace('"completed": {}', f'"completed": {{"n": {numbers}}}'), encoding="utf-8")
+    (flow.folder / "state.json").write_text(
+        text.replace('"completed": {}', f'"completed": {{"n": {numbers}}}'), encoding="utf-8"
+    )
     take(store, flow.folder)
     assert results_of(store)["n"] == {"big": 2**53 + 1, "round": 10**20, "one": 1.0, "huge": float("inf")}
     (written,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
@@ -410,7 +423,9 @@ def test_values_that_cannot_be_stored_refuse_the_run_and_leave_nothing(store, fl
         deep = [deep]
     flow.state["completed"] = {"fine": 1}
     text = js_json(flow.state, 0)
-    (flow.folder / "state.json").write_text(text.replace('"fine":1', f'"fine":1,"deep":{"[" * 300}{"]" * 300}'), encoding="utf-8")
+    (flow.folder / "state.json").write_text(
+        text.replace('"fine":1', f'"fine":1,"deep":{"[" * 300}{"]" * 300}'), encoding="utf-8"
+    )
     row = take(store, flow.folder)
     assert row.action == "refused"
     assert "deep" in row.reason

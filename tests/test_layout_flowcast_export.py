@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import json
 import math
-import os
-import stat
 import uuid
 import warnings
 from decimal import Decimal
@@ -21,7 +18,6 @@ from hypothesis import strategies as st
 
 from agent_resume import Checkpoint, Store
 from agent_resume.layouts import export_runs
-from agent_resume.layouts.filenames import safe_name
 
 RUNS = 500 if settings.default is not None and settings.default.max_examples >= 400 else 60
 NAN = float("nan")
@@ -44,10 +40,14 @@ scalars = st.one_of(
     texts,
     st.binary(max_size=5),
     st.decimals(allow_nan=False, allow_infinity=False),
-    st.sampled_from([dt.datetime(2026, 1, 2, tzinfo=dt.UTC), dt.date(2026, 1, 2), dt.timedelta(1, 2, 3), uuid.UUID(int=7)]),
+    st.sampled_from(
+        [dt.datetime(2026, 1, 2, tzinfo=dt.UTC), dt.date(2026, 1, 2), dt.timedelta(1, 2, 3), uuid.UUID(int=7)]
+    ),
     st.complex_numbers(allow_nan=False, allow_infinity=False),
 )
-names = st.one_of(st.text(max_size=8), st.sampled_from(["2", "10", "01", "4294967294", "4294967295", "__proto__", "k\udc00"]))
+names = st.one_of(
+    st.text(max_size=8), st.sampled_from(["2", "10", "01", "4294967294", "4294967295", "__proto__", "k\udc00"])
+)
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
@@ -72,7 +72,9 @@ keys = st.one_of(
 metas = st.one_of(
     st.none(),
     st.dictionaries(
-        st.sampled_from(["cli", "model", "inputTokens", "outputTokens", "key", "status", "completedAt", "durationMs", "note", "3"]),
+        st.sampled_from(
+            ["cli", "model", "inputTokens", "outputTokens", "key", "status", "completedAt", "durationMs", "note", "3"]
+        ),
         st.one_of(texts, st.integers(0, 9), st.booleans(), st.none(), st.floats(0, 1)),
         max_size=4,
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,9 @@ def test_the_source_of_an_import_is_left_as_it_was(store, tmp_path, name):
     shutil.copytree(FIXTURES / name / source.name, source)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in source.rglob("*") if path.is_file()}
     take(store, source)
-    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in source.rglob("*") if path.is_file()} == before
+    assert {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in source.rglob("*") if path.is_file()
+    } == before
 
 
 def test_a_state_folder_gives_each_of_its_runs_and_nothing_else(store, tmp_path):
@@ -246,7 +247,11 @@ values = st.one_of(
 keys = st.sampled_from(
     ["a", "b", "turn-1", "2", "10", "", "a/b", "é", "\ud83d", "k\0", "__proto__", "__pause__", "\\ud83d"]
 )
-metas = st.dictionaries(st.sampled_from(["cli", "model", "inputTokens", "note", "key", "status", "completedAt"]), st.text(max_size=3), max_size=2)
+metas = st.dictionaries(
+    st.sampled_from(["cli", "model", "inputTokens", "note", "key", "status", "completedAt"]),
+    st.text(max_size=3),
+    max_size=2,
+)
 acts = st.one_of(
     st.tuples(st.just("step"), keys, st.one_of(values, st.just(UNDEFINED)), metas),
     st.tuples(st.just("fail"), keys, st.text(max_size=4)),
@@ -258,13 +263,17 @@ acts = st.one_of(
     st.tuples(
         st.just("event"),
         st.sampled_from(["gate", "start", "done", "paused", "completed", "user:done", "created", "\ud83d", ""]),
-        st.dictionaries(st.sampled_from(["status", "type", "ts", "runId", "x", "1", "agentResume"]), values, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["status", "type", "ts", "runId", "x", "1", "agentResume"]), values, max_size=3
+        ),
     ),
     st.tuples(st.just("kill"), st.integers(0, 3)),
     st.tuples(st.just("flush")),
     st.tuples(
         st.just("set"),
-        st.sampled_from(["loopVerdict", "loopTurns", "expectMaxMs", "parentRunId", "custom", "status", "agentResume", "flowPath"]),
+        st.sampled_from(
+            ["loopVerdict", "loopTurns", "expectMaxMs", "parentRunId", "custom", "status", "agentResume", "flowPath"]
+        ),
         values,
     ),
     st.tuples(st.just("pause"), st.one_of(st.none(), st.text(max_size=5)), values),

@@ -36,7 +36,11 @@ def fill(store: Store, run_id: str = "job") -> None:
     """A run with something of everything."""
     with Checkpoint(run_id, db=store) as run:
         run.step("plain", lambda: {"a": [1, 2.5, None, "é\u2028😀"], "b": {}})
-        run.step("odd", lambda: {1: (2, {3}), "n": float("nan"), "big": 2**70, "d": Decimal("1.10")}, meta={"cli": "x", "inputTokens": 5})
+        run.step(
+            "odd",
+            lambda: {1: (2, {3}), "n": float("nan"), "big": 2**70, "d": Decimal("1.10")},
+            meta={"cli": "x", "inputTokens": 5},
+        )
         run.step("lone", lambda: "ok \udc81")
         run.step("nul", lambda: "a\0b")
         run.step("none", lambda: None)

@@ -18,7 +18,13 @@ def fill(store: Store, count: int) -> None:
         kind = number % 4
 
         def body(run: Any, number: int = number, kind: int = kind) -> Any:
-            value = {"n": number, "t": (1, Decimal("1.50")), "nul": "a\0b", "half": "\ud800", "at": datetime.date(2026, 1, 31)}
+            value = {
+                "n": number,
+                "t": (1, Decimal("1.50")),
+                "nul": "a\0b",
+                "half": "\ud800",
+                "at": datetime.date(2026, 1, 31),
+            }
             run.step("one", lambda: value, meta={"model": "m", "inputTokens": number})
             run.record("record 😀", [value, float("inf")])
             run.event("log", {"message": "x" * number})

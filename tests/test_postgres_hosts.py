@@ -72,10 +72,8 @@ def test_a_host_cut_off_that_comes_back_cannot_write(
     held = HOLD.replace("while True:", "for _ in range(1):").replace('print("in-step", flush=True)', (
         'print("in-step", flush=True); import os, signal; os.kill(os.getpid(), signal.SIGSTOP)'
     ))  # fmt: skip
-    caught = (
-        "\nexcept errors.AgentResumeError as error:\n    print('refused', type(error).__name__, flush=True)\n"
-    )
-    code = held.replace("agent_run(\"agent\"", "from agent_resume import errors\ntry:\n    agent_run(\"agent\"")
+    caught = "\nexcept errors.AgentResumeError as error:\n    print('refused', type(error).__name__, flush=True)\n"
+    code = held.replace('agent_run("agent"', 'from agent_resume import errors\ntry:\n    agent_run("agent"')
     holder = spawn_agent(quick(code.rstrip() + caught, 2), postgres_url, marker="in-step", AGENT_RESUME_HOST="host-a")
     said = run_python(quick(RESUME, 2), postgres_url, AGENT_RESUME_HOST="host-b")
     assert said.stdout.strip() == "result [1, 2]", said.stderr
@@ -107,7 +105,9 @@ def test_beats_show_the_time_of_the_server(postgres_url: str, clock: Any) -> Non
     def body(run: Any) -> None:
         with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
             seen.extend(
-                connection.execute("SELECT beat_at, abs(extract(epoch FROM now() - beat_at::timestamptz)) FROM agent_resume.owners")
+                connection.execute(
+                    "SELECT beat_at, abs(extract(epoch FROM now() - beat_at::timestamptz)) FROM agent_resume.owners"
+                )
             )
 
     agent_run("agent", body, db=postgres_url)
@@ -136,5 +136,3 @@ except errors.RunInUse:
     with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
         starts = connection.execute("SELECT count(*) FROM agent_resume.events WHERE type = 'start'").fetchone()
     assert starts == (1,)
-
-

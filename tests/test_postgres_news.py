@@ -17,7 +17,9 @@ from agent_resume.store_notify import ALL, LOOK_ANYWAY, NOTHING_SEEN
 def listening(url: str) -> int:
     """How many slots somebody listens to."""
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        row = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'").fetchone()
+        row = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+        ).fetchone()
     assert row is not None
     return int(row[0])
 

@@ -122,7 +122,14 @@ def test_six_processes_open_a_new_database_at_once(postgres_url: str) -> None:
 
 
 def test_values_come_back_equal_whatever_text_they_hold(postgres_url: str) -> None:
-    value = {"nul": "a\0b", "half": "\ud800", "emoji": "😀", "backslash": "\\u0000 %s %(x)s ::text", "quote": "'\"", "big": 2**70}
+    value = {
+        "nul": "a\0b",
+        "half": "\ud800",
+        "emoji": "😀",
+        "backslash": "\\u0000 %s %(x)s ::text",
+        "quote": "'\"",
+        "big": 2**70,
+    }
 
     def body(run: Any) -> Any:
         return run.step("one", lambda: value)

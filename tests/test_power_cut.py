@@ -125,3 +125,10 @@ def power_cuts(powercut: ModuleType, *arguments: str) -> str:
 def test_sqlite_itself_keeps_what_the_design_relies_on(powercut: ModuleType) -> None:
     verdict = power_cuts(powercut, "--only", "plain", "--cuts", "40", "--seed", "7")
     assert "power-cut: ok, seed 7: 240 power cuts in 6 scenarios" in verdict
+
+
+@pytest.mark.timeout(300)
+def test_an_agent_loses_nothing_that_it_was_told_is_stored(powercut: ModuleType) -> None:
+    verdict = power_cuts(powercut, "--only", "agent", "--cuts", "20", "--seed", "7")
+    assert "power-cut: ok, seed 7: 80 power cuts in 4 scenarios" in verdict
+    assert "where nothing may be lost, 0 cuts lost something acknowledged" in verdict

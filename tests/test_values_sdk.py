@@ -173,6 +173,6 @@ async def test_a_live_pydantic_ai_result_is_kept_or_says_what_in_it_cannot_be() 
         _, back = DEFAULT.settle(result)
     except OutputNotStorable as error:
         # It holds on to the workspace of the run.
-        assert error.path.startswith("$._")  # noqa: PT017 - both are right, by version
+        assert error.path.startswith("$._")
     else:
         assert back == result

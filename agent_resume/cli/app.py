@@ -77,7 +77,11 @@ _COMMANDS: tuple[tuple[str, Callable[..., int | None], str], ...] = (
     ("rerun", manage.rerun_command, "agent-resume rerun research@latest write --downstream"),
     ("prune", prune.prune_command, "agent-resume prune --older-than 30d --keep-last 3 --dry-run"),
     ("doctor", doctor.doctor_command, "agent-resume doctor --full"),
-    ("sql", sql.sql_command, "agent-resume sql \"SELECT key, duration_ms FROM step_timeline WHERE run_id = :run\" -p run=whales-1"),
+    (
+        "sql",
+        sql.sql_command,
+        'agent-resume sql "SELECT key, duration_ms FROM step_timeline WHERE run_id = :run" -p run=whales-1',
+    ),
     ("connect", connect.connect_command, "agent-resume connect --json"),
 )
 

@@ -31,7 +31,8 @@ _TEMPLATE = "AGENT_RESUME_HISTORY_URL"
 
 def connect_command(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run, for its link in a hosted history.", autocompletion=complete_run)
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run, for its link in a hosted history.", autocompletion=complete_run),
     ] = None,
     json: Json = False,
     db: Db = None,
@@ -41,7 +42,9 @@ def connect_command(
         row = None if run is None else session.find(store, run)
         link = _link(None if row is None else row.id)
         if run is not None and link is None:
-            raise Usage(f"no hosted history is known: set {_TEMPLATE}, for example https://history.example/runs/{{run_id}}")
+            raise Usage(
+                f"no hosted history is known: set {_TEMPLATE}, for example https://history.example/runs/{{run_id}}"
+            )
         if json:
             screen.document(_ways(store) | {"link": link})
             return

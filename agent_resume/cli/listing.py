@@ -35,7 +35,9 @@ def list_command(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=0, help=f"Most runs to show, 0 for all. Default: {SCREENFUL} in a table, else all."),
+        typer.Option(
+            "--limit", min=0, help=f"Most runs to show, 0 for all. Default: {SCREENFUL} in a table, else all."
+        ),
     ] = None,
     sort: Annotated[
         str, typer.Option("--sort", metavar="FIELD", help=f"{', '.join(_SORTS)}; a leading - turns it round.")

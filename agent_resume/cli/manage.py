@@ -49,7 +49,9 @@ def rename_command(
 def tag_command(
     run: Run,
     tags: Annotated[list[str] | None, typer.Argument(metavar="[NAME[=VALUE]…]", help="Tags to set.")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="NAME", help="A tag to remove; may be repeated.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="NAME", help="A tag to remove; may be repeated.")
+    ] = None,
     json: Json = False,
     db: Db = None,
 ) -> None:
@@ -83,7 +85,9 @@ def fork_command(
     run: Run,
     before: Annotated[
         str | None,
-        typer.Option("--from", metavar="STEP", help="Share the completed steps before this one. Default: all completed ones."),
+        typer.Option(
+            "--from", metavar="STEP", help="Share the completed steps before this one. Default: all completed ones."
+        ),
     ] = None,
     values: Annotated[
         list[str] | None,

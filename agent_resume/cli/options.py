@@ -19,7 +19,11 @@ def complete_run(incomplete: str) -> list[str]:
 
 Db = Annotated[
     str | None,
-    typer.Option("--db", metavar="STORE", help="Store: a file or a SQLAlchemy URL. Default: AGENT_RESUME_DB, or .agent-resume/runs.db."),
+    typer.Option(
+        "--db",
+        metavar="STORE",
+        help="Store: a file or a SQLAlchemy URL. Default: AGENT_RESUME_DB, or .agent-resume/runs.db.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Run = Annotated[
@@ -27,7 +31,8 @@ Run = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show log lines, and the traceback of an error.")]
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="FORMAT", help="csv, tsv, jsonl, or any format of tabulate (github, html, …).")
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help="csv, tsv, jsonl, or any format of tabulate (github, html, …)."),
 ]
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)")

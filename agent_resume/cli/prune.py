@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 def prune_command(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="SPAN", help="Only runs not changed for so long: 12h, 30d, 6w.")
+        str | None,
+        typer.Option("--older-than", metavar="SPAN", help="Only runs not changed for so long: 12h, 30d, 6w."),
     ] = None,
-    keep_last: Annotated[int, typer.Option("--keep-last", min=0, help="Keep the newest so many of each agent name.")] = 0,
+    keep_last: Annotated[
+        int, typer.Option("--keep-last", min=0, help="Keep the newest so many of each agent name.")
+    ] = 0,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help="Stored status; may be repeated. Default: completed, failed, cancelled."),
+        typer.Option(
+            "--status", metavar="STATUS", help="Stored status; may be repeated. Default: completed, failed, cancelled."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only runs of this name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
@@ -65,7 +70,13 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
             {
                 "dryRun": dry_run,
                 "runs": [
-                    {"id": run.id, "name": run.name, "status": run.status, "updatedAt": run.updated_at, "bytes": run.bytes}
+                    {
+                        "id": run.id,
+                        "name": run.name,
+                        "status": run.status,
+                        "updatedAt": run.updated_at,
+                        "bytes": run.bytes,
+                    }
                     for run in gone
                 ],
                 "bytes": total,
@@ -82,4 +93,8 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
     what = "would go" if dry_run else "deleted"
     screen.note(f"{tables.plural(len(gone), 'run')} {what}, {tables.size(total)} of data ({total:,} bytes)")
     if gone and not dry_run:
-        screen.note(f"the file is {tables.size(max(0, freed))} smaller" if kept is None else f"space was not given back yet: {kept}")
+        screen.note(
+            f"the file is {tables.size(max(0, freed))} smaller"
+            if kept is None
+            else f"space was not given back yet: {kept}"
+        )

@@ -46,20 +46,28 @@ def resume_command(
         str | None,
         typer.Argument(metavar="RUN", help="Run id, a prefix of one, or NAME@latest.", autocompletion=complete_run),
     ] = None,
-    exec: Annotated[bool, typer.Option("--exec", help="Run the command that started the run, where it was started.")] = False,
+    exec: Annotated[
+        bool, typer.Option("--exec", help="Run the command that started the run, where it was started.")
+    ] = False,
     answer: Annotated[str | None, typer.Option("--answer", metavar="JSON", help="Answer the run's question.")] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Which question, when there are several.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Which question, when there are several.")
+    ] = None,
     step: Annotated[str | None, typer.Option("--step", metavar="KEY", help="The step that is in doubt.")] = None,
     mark_done: Annotated[
         str | None, typer.Option("--mark-done", metavar="JSON", help="It happened: this is its result.")
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="It did not happen: run it again.")] = False,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Take the run from an owner that lives and hangs.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the run from an owner that lives and hangs.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Reopen a cancelled run.")] = False,
     all_interrupted: Annotated[
         bool, typer.Option("--all-interrupted", help="With --exec: every interrupted run of this store.")
     ] = False,
-    at_once: Annotated[int, typer.Option("--at-once", min=1, max=64, help="With --all-interrupted: so many at a time.")] = 2,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, max=64, help="With --all-interrupted: so many at a time.")
+    ] = 2,
     json: Json = False,
     db: Db = None,
 ) -> int:
@@ -111,7 +119,9 @@ def _store(store: Store, row: RunRow, asked: _Asked) -> None:
         if counts:
             screen.note(f"{pause.name!r} of run {row.id} is answered")
         else:
-            screen.note(f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts")
+            screen.note(
+                f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts"
+            )
 
 
 def _me() -> str:

@@ -82,7 +82,11 @@ def _typed(store: Store, detail: RunDetail) -> str:
     here = database_location.resolve()
     where = "" if here == store.location else f" --db {shlex.quote(os.fspath(store.display))}"
     quoted = screen.fit(shlex.quote(run_id))
-    return f"agent-resume resume{screen.fit(where)} {quoted}" if not run_id.startswith("-") else f"agent-resume resume{screen.fit(where)} -- {quoted}"
+    return (
+        f"agent-resume resume{screen.fit(where)} {quoted}"
+        if not run_id.startswith("-")
+        else f"agent-resume resume{screen.fit(where)} -- {quoted}"
+    )
 
 
 def plan_json(store: Store, detail: RunDetail, code: int) -> dict[str, Any]:

@@ -187,7 +187,10 @@ def run_warnings(detail: RunDetail) -> list[str]:
     """What concerns the run and no step of it."""
     from agent_resume.store_admin_detail import MARKS
 
-    return [f"  {screen.paint(MARKS[kind], 'yellow')}, {tables.age(e.ts)} ago" for kind, e in detail.marks.get(None, {}).items()]
+    return [
+        f"  {screen.paint(MARKS[kind], 'yellow')}, {tables.age(e.ts)} ago"
+        for kind, e in detail.marks.get(None, {}).items()
+    ]
 
 
 def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
@@ -217,5 +220,9 @@ def event_line(store: Store, event: EventRow) -> str:
     """One event on one line."""
     step = "" if event.step_key is None else f"  {screen.fit(event.step_key)}"
     attempt = f" (attempt {event.attempt})" if event.attempt is not None and event.attempt > 1 else ""
-    data = "" if event.data is None else f"  {screen.fit(screen.json_text(store.redactor.value(event.value), indent=None))}"
+    data = (
+        ""
+        if event.data is None
+        else f"  {screen.fit(screen.json_text(store.redactor.value(event.value), indent=None))}"
+    )
     return f"{event.seq:>6}  {event.ts}  {screen.fit(event.type)}{step}{attempt}{data}"

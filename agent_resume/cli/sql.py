@@ -24,9 +24,13 @@ def sql_command(
     statement: Annotated[str | None, typer.Argument(metavar="SELECT", help="One statement that reads.")] = None,
     parameters: Annotated[
         list[str] | None,
-        typer.Option("-p", "--param", metavar="NAME=VALUE", help="Value of :NAME; may be repeated. Numbers are numbers."),
+        typer.Option(
+            "-p", "--param", metavar="NAME=VALUE", help="Value of :NAME; may be repeated. Numbers are numbers."
+        ),
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the tables and views, with what they are for.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the tables and views, with what they are for.")
+    ] = False,
     unmasked: Unmasked = False,
     format: Format = None,
     json: Json = False,
@@ -92,7 +96,9 @@ def _print_schema(store: Store, *, json: bool) -> None:
     found = store_admin_sql.schema_of(store)
     comments = store_admin_sql.COMMENTS
     if json:
-        screen.document([{"type": kind, "name": name, "comment": comments.get(name), "sql": text} for kind, name, text in found])
+        screen.document(
+            [{"type": kind, "name": name, "comment": comments.get(name), "sql": text} for kind, name, text in found]
+        )
         return
     for kind, name, text in found:
         if kind != "index":

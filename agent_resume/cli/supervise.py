@@ -25,9 +25,14 @@ _ENDED = ("completed", "paused", "cancelled")
 
 def run_command(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The command, after --.")],
-    max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Most restarts; then the run's exit code.")] = 10,
+    max_restarts: Annotated[
+        int, typer.Option("--max-restarts", min=0, help="Most restarts; then the run's exit code.")
+    ] = 10,
     backoff: Annotated[
-        float, typer.Option("--backoff", min=0.0, metavar="SECONDS", help="First wait before a restart; doubled each time, up to 60 s.")
+        float,
+        typer.Option(
+            "--backoff", min=0.0, metavar="SECONDS", help="First wait before a restart; doubled each time, up to 60 s."
+        ),
     ] = 1.0,
     db: Db = None,
 ) -> int:

@@ -26,12 +26,16 @@ def export_command(
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Every run of the store, oldest first.")] = False,
     format: Annotated[
-        Layout, typer.Option("--format", help="json and jsonl hold everything; flowcast and badgr are other tools' files.")
+        Layout,
+        typer.Option("--format", help="json and jsonl hold everything; flowcast and badgr are other tools' files."),
     ] = "json",
     out: Annotated[
-        str | None, typer.Option("--out", metavar="PATH", help="A file, or for flowcast and badgr a folder. Default: stdout.")
+        str | None,
+        typer.Option("--out", metavar="PATH", help="A file, or for flowcast and badgr a folder. Default: stdout."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an export that holds another state of the run.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an export that holds another state of the run.")
+    ] = False,
     db: Db = None,
 ) -> int:
     """Write runs to a file, to stdout, or as another tool's files.
@@ -92,7 +96,9 @@ def import_command(
     from agent_resume import layouts
 
     with session.opened(db) as store:
-        summary = layouts.import_paths(store, list(map(Path, paths)), format=format, dry_run=dry_run, on_conflict=on_conflict)
+        summary = layouts.import_paths(
+            store, list(map(Path, paths)), format=format, dry_run=dry_run, on_conflict=on_conflict
+        )
     if json:
         screen.document([row.to_dict() for row in summary.rows])
     else:
@@ -107,7 +113,9 @@ def import_command(
 
 
 def copy_command(
-    to: Annotated[str, typer.Option("--to", metavar="STORE", help="Where to: a file or a SQLAlchemy URL; made when missing.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="STORE", help="Where to: a file or a SQLAlchemy URL; made when missing.")
+    ],
     on_conflict: Annotated[
         Literal["fail", "replace"], typer.Option("--on-conflict", help="When the target has another run of an id.")
     ] = "fail",
@@ -133,6 +141,8 @@ def copy_command(
              "live": list(report.live)}
         )  # fmt: skip
     else:
-        screen.line(f"{tables.plural(report.copied, 'run')} copied, {report.present} there already, checksum {report.checksum}")
+        screen.line(
+            f"{tables.plural(report.copied, 'run')} copied, {report.present} there already, checksum {report.checksum}"
+        )
     for run_id in report.live:
         screen.note(f"run {run_id} was being executed; its copy is of that moment")

@@ -43,7 +43,9 @@ def events_command(
         try:
             for event in wanted:
                 shown = store.redactor.value(event.to_dict()) if json else None
-                screen.line(show_text.event_line(store, event) if shown is None else screen.json_text(shown, indent=None))
+                screen.line(
+                    show_text.event_line(store, event) if shown is None else screen.json_text(shown, indent=None)
+                )
                 screen.flush()
         except KeyboardInterrupt:
             return exits.INTERRUPTED

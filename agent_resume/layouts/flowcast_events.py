@@ -18,7 +18,6 @@ from agent_resume.layouts.flowcast_read import Source, is_time
 from agent_resume.layouts.flowcast_results import is_current
 from agent_resume.layouts.flowcast_shapes import ABSENT, OURS_IN_META, OURS_IN_STATE
 from agent_resume.layouts.flowcast_steps import StepRows
-from agent_resume.layouts.flowcast_values import mark_of
 
 
 class EventRows:
@@ -68,8 +67,15 @@ class EventRows:
             "type": kind,
             "step_key": None if key is None else self._plan.keys.stored(key),
             "attempt": attempt,
-            "data": None if data is None else self._codec.encode_tagged(data),
+            "data": None if data is None else self._text(data),
         }
+
+    def _text(self, data: Any) -> str:
+        duration = data.get("durationMs")
+        if len(data) == 1 and type(duration) is int and abs(duration) <= jstext.MAX_SAFE:
+            # By far the most events have this and nothing else.
+            return f'{{"durationMs":{duration}}}'
+        return self._codec.encode_tagged(data)
 
     # What no line tells of
 
@@ -147,7 +153,7 @@ class EventRows:
             self._compare_record(item, self._plan.records[matched], ts, duration, flags)
         current = is_current(step, item.attempt, ts, None if duration is ABSENT else duration)
         has_result = "result" in fields
-        if current and has_result and mark_of(fields["result"]) == self._steps.marks[item.key]:
+        if current and has_result and self._steps.has_result(item.key, fields["result"]):
             # The result is the step's own; in its line only its place is kept.
             fields = fields | {"result": None}
         elif has_result:

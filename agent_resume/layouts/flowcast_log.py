@@ -62,6 +62,7 @@ class LogWriter:
         self.last_ts: str | None = None
         self._file = file
         self._run_id = run_id
+        self._quoted_id = jstext.quoted(run_id)
         self._results = results
         self._keys = keys
         self._bends = bends
@@ -149,11 +150,16 @@ class LogWriter:
         if flags.get("log") is False:
             return
         fields = flags.get("line")
-        if fields is None:
-            if result is not None:
-                data["result"] = None
-            fields = shapes.line(kind, row["ts"], self._run_id, shapes.step_fields(kind, key, data))
-        self._write(fields, result)
+        if fields is not None:
+            self._write(fields, result)
+            return
+        if result is not None:
+            data["result"] = None
+        # Most lines of a log are such; their names need no sorting, and are written as shapes.line() has them.
+        text = f'{{"event":"{kind}","type":"{kind}","ts":{jstext.quoted(row["ts"])},"runId":{self._quoted_id}'
+        for name, value in shapes.step_fields(kind, key, data).items():
+            text += f',"{name}":{result if name == "result" and result is not None else jstext.compact(value)}'
+        self._put(text + "}")
 
     def _write_skips(self, ts: str, data: Any) -> None:
         for key in self._skipped(data):
@@ -222,6 +228,9 @@ class LogWriter:
                 for name in jstext.ordered(list(fields))
             )
             text = f"{{{','.join(parts)}}}"
+        self._put(text)
+
+    def _put(self, text: str) -> None:
         self._file.write(text.encode() + b"\n")
         self.lines += 1
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
@@ -48,7 +49,13 @@ def parse(text: str) -> Any:
 
 def is_time(text: object) -> TypeGuard[str]:
     """Whether it is a time as we store them."""
-    if not isinstance(text, str) or _TIME.fullmatch(text) is None:
+    return isinstance(text, str) and _is_time(text)
+
+
+# A line and the record that it tells of have the same time.
+@lru_cache(maxsize=4096)
+def _is_time(text: str) -> bool:
+    if _TIME.fullmatch(text) is None:
         return False
     try:
         clock.parse_iso(text)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent_resume.codec import Codec
+from agent_resume.layouts import jstext
 from agent_resume.layouts.flowcast_plan import Found, Plan
 from agent_resume.layouts.flowcast_read import LOST, Source, is_time
 from agent_resume.layouts.flowcast_results import Step
@@ -31,10 +32,10 @@ class StepRows:
     ) -> None:
         #: As an export will see them, by the key in flowcast.
         self.steps: dict[str, Step] = {}
-        #: Digests of the results.
-        self.marks: dict[str, bytes] = {}
         #: Keys whose result is a string.
         self.texts: set[str] = set()
+        # Results that state.json does not hold itself are known again by a digest.
+        self._marks: dict[str, bytes] = {}
         self._source = source
         self._plan = plan
         self._completed = completed
@@ -77,6 +78,11 @@ class StepRows:
         )  # fmt: skip
         return row
 
+    def has_result(self, key: str, value: Any) -> bool:
+        """Whether ``value`` is the result of a completed step."""
+        mark = self._marks.get(key)
+        return jstext.same(value, self._completed.get(key)) if mark is None else mark == mark_of(value)
+
     def _is_recovered(self, found: Found) -> bool:
         """An older state.json.bak may lack what the log proves to be done."""
         return self._source.from_backup and found.record is None and found.last == "done" and found.done_at is not None
@@ -99,7 +105,8 @@ class StepRows:
             line = self._source.line_at(found.done_at)
             row["finished_at"] = line["ts"] if is_time(line.get("ts")) else None
             row["duration_ms"] = _whole(line.get("durationMs"))
-        self.marks[found.key] = mark_of(value)
+        if value is not self._completed.get(found.key):
+            self._marks[found.key] = mark_of(value)
         if isinstance(value, str):
             self.texts.add(found.key)
 

@@ -52,7 +52,7 @@ def joined(text: str) -> str:
 
 def is_index(name: str) -> bool:
     """Whether JavaScript orders this property name by its number."""
-    return name[:1].isdigit() and _INDEX.fullmatch(name) is not None and int(name) <= _MAX_INDEX
+    return "0" <= name[:1] <= "9" and _INDEX.fullmatch(name) is not None and int(name) <= _MAX_INDEX
 
 
 def ordered(names: list[str]) -> list[str]:
@@ -98,7 +98,8 @@ def holds_int(value: int) -> bool:
 
 def quoted(text: str) -> str:
     """A string as JSON; lone surrogates are escaped, everything else that may be raw is."""
-    return _escaped(encode_basestring(text))
+    written = encode_basestring(text)
+    return written if written.isascii() else _escaped(written)
 
 
 def _escaped(text: str) -> str:
@@ -143,8 +144,9 @@ def is_easy(value: Any) -> bool:
         item = pending.pop()
         kind = type(item)
         if kind is dict:
-            if any(name[:1].isdigit() for name in item):
-                return False
+            for name in item:
+                if "0" <= name[:1] <= "9":
+                    return False
             pending.extend(item.values())
         elif kind is list:
             pending.extend(item)
@@ -156,52 +158,58 @@ def is_easy(value: Any) -> bool:
 _WORDS = {None: "null", True: "true", False: "false"}
 
 
+def _scalar(value: Any, kind: type) -> str | None:
+    if kind is str:
+        return quoted(value)
+    if kind is int or kind is float:
+        return number(value)
+    return None if kind is dict or kind is list else _WORDS[value]
+
+
 def _write(value: Any, out: list[str], line: str | None) -> None:
     """Append the text of ``value``; ``line`` is the line break of this depth, None for the compact form."""
     kind = type(value)
-    if kind is str:
-        out.append(quoted(value))
-    elif kind is int or kind is float:
-        out.append(number(value))
-    elif kind is dict:
-        _write_items(_named(value, line), "{}", out, line)
-    elif kind is list:
-        _write_items((("", item) for item in value), "[]", out, line)
-    else:
-        out.append(_WORDS[value])
-
-
-def _named(value: dict[str, Any], line: str | None) -> Any:
-    colon = ":" if line is None else ": "
-    return ((quoted(name) + colon, value[name]) for name in ordered(list(value)))
-
-
-def _write_items(items: Any, brackets: str, out: list[str], line: str | None) -> None:
-    inner = None if line is None else line + "  "
-    mark = brackets[0]
-    for prefix, item in items:
-        out.append(mark)
-        if inner is not None:
-            out.append(inner)
-        out.append(prefix)
-        _write(item, out, inner)
-        mark = ","
-    if mark == ",":
-        out.append(brackets[1] if line is None else line + brackets[1])
-    else:
+    text = _scalar(value, kind)
+    if text is not None:
+        out.append(text)
+        return
+    is_dict = kind is dict
+    brackets = "{}" if is_dict else "[]"
+    if not value:
         out.append(brackets)
+        return
+    inner = None if line is None else line + "  "
+    first, between, colon = (brackets[0], ",", ":") if inner is None else (brackets[0] + inner, "," + inner, ": ")
+    out.append(first)
+    following = False
+    for item in ordered(list(value)) if is_dict else value:
+        if following:
+            out.append(between)
+        following = True
+        if is_dict:
+            out.append(quoted(item) + colon)
+            item = value[item]
+        text = _scalar(item, type(item))
+        if text is None:
+            _write(item, out, inner)
+        else:
+            out.append(text)
+    out.append(brackets[1] if line is None else line + brackets[1])
 
 
 def same(one: Any, other: Any) -> bool:
     """Whether JavaScript sees the same value: 1 and 1.0 are, 1 and true are not; the order of names does not matter."""
     kind, other_kind = type(one), type(other)
-    if kind is dict and other_kind is dict:
-        return one.keys() == other.keys() and all(same(item, other[name]) for name, item in one.items())
-    if kind is list and other_kind is list:
+    if kind is not other_kind:
+        numbers = kind in (int, float) and other_kind in (int, float)
+        return numbers and isfinite(one) and isfinite(other) and number(one) == number(other)
+    if kind is dict:
+        if one.keys() != other.keys():
+            return False
+        return all([same(item, other[name]) for name, item in one.items()])  # noqa: C419 - a generator costs more
+    if kind is list:
         return len(one) == len(other) and all(map(same, one, other))
-    if kind in (int, float) and other_kind in (int, float):
-        return number(one) == number(other) if isfinite(one) and isfinite(other) else repr(one) == repr(other)
-    return kind is other_kind and bool(one == other)
+    return bool(one == other) or (kind is float and one != one and other != other)
 
 
 def string(value: Any) -> str:

@@ -74,7 +74,7 @@ PHASES = [
     Phase("four processes want each run", lambda kills: max(1, kills // 40), 50, _four_for_each, 4, 0.7),
     Phase("four processes share each run", lambda kills: max(1, kills // 20), 50, _four_sharing_each, 4, 0.4),
     Phase("four threads a process", lambda kills: 4 * max(1, kills // 10), 50, _in_threads, 2, 0.8, at_once=4),
-    Phase("many workers, one file", lambda _: 40, 4, _everybody_everything, 4, 0.6),
+    Phase("many workers, one file", lambda _: 40, 4, _everybody_everything, 4, 1.5),
     *(Phase(f"fault point {point}", lambda _: 3, 50, _each_alone, 3, 60.0, _at(point)) for point in faults.POINTS),
 ]
 

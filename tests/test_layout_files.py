@@ -1,0 +1,406 @@
+"""Names and files of exports: safe everywhere, one for each run, whole or not there; and badgr's layout both ways."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import stat
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import flowcast_conformance as conformance
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_resume import Checkpoint, Store, agent_run
+from agent_resume.layouts import export_runs, files, import_paths
+from agent_resume.layouts.filenames import Names, could_be, safe_name
+from agent_resume.layouts.outcomes import Refused
+
+HOSTILE = (
+    "../../x", "a/b", "C:\\x", "con", "CON.txt", "x" * 300, "-rf", "a\nb", "..", ".", ".hidden", "a.", "a ", " a", "A", "a",
+    "nul.tar.gz", "com1", "LPT9", "日本", "é", "e\u0301", "a_b", "a b", "a:b", "a*b", "\u202eevil", "~", "$HOME", "a\tb", "0",
+)  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store(tmp_path / "runs.db", durability="relaxed") as opened:
+        yield opened
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+# Names
+
+
+@given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(HOSTILE)), max_size=12, unique=True))
+def test_names_are_safe_and_no_two_ids_share_one(ids):
+    names = Names()
+    given_ = {text: names.pick(text) for text in ids}
+    assert len({name.lower() for name in given_.values()}) == len(ids)
+    for text, name in given_.items():
+        assert names.pick(text) == name
+        assert could_be(name, text)
+        assert conformance.RUN_ID.fullmatch(name)
+        assert len(name) <= 140
+        assert name.split(".")[0].lower() not in ("con", "prn", "aux", "nul", "com1", "lpt9", "conin$")
+
+
+def test_an_id_that_is_safe_keeps_its_name():
+    for text in ("support-agent-1769850487006", "a", "a..b", "release.review-2", "X_1", "console", "com10"):
+        assert safe_name(text) == text
+
+
+def test_case_064_no_id_leads_out_of_the_folder(store, tmp_path):
+    out = tmp_path / "deep" / "down" / "out"
+    ids = []
+    for name in HOSTILE:
+        agent_run(name, lambda run: run.step("s", lambda: 1), run_id=f"id {name}", db=store)
+        Checkpoint(name, db=store).step("s", lambda: 2)
+        ids += [f"id {name}", name]
+    before = snapshot(tmp_path / "deep") if (tmp_path / "deep").exists() else {}
+    badgr = export_runs(store, ids, format="badgr", out=out / "badgr")
+    flowcast = export_runs(store, ids, format="flowcast", out=out / "flowcast")
+    assert not badgr.refused
+    assert not flowcast.refused
+    assert before == {}
+    made = list((out / "badgr").iterdir())
+    assert len(made) == len(ids)
+    assert sorted(json.loads(path.read_text(encoding="utf-8"))["id"] for path in made) == sorted(ids)
+    folders = list((out / "flowcast").iterdir())
+    assert len(folders) == len(ids)
+    true_ids = []
+    for folder in folders:
+        state = conformance.read(folder).state
+        true_ids.append(state.get("agentResume", {}).get("id", state["runId"]))
+    assert sorted(true_ids) == sorted(ids)
+    assert {path.name for path in (tmp_path / "deep" / "down").iterdir()} == {"out"}
+    assert {path.name for path in out.iterdir()} == {"badgr", "flowcast"}
+    for row in flowcast.rows:
+        assert (Path(row.target).name == row.run_id) == (not any(bend.path == "run.id" for bend in row.bent))
+    with Store(tmp_path / "other.db", durability="relaxed") as other:
+        rows = import_paths(other, [out / "flowcast"]).rows
+        assert sorted(row.run_id or "" for row in rows) == sorted(ids)
+        assert {row.action for row in rows} == {"imported"}
+
+
+# Whole or not there
+
+
+def test_files_and_folders_are_for_their_owner_only(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("big", lambda: "x" * 1000)
+        run.done()
+    old = os.umask(0)
+    try:
+        export_runs(store, ["job"], format="flowcast", out=tmp_path / "new" / "flowcast")
+        export_runs(store, ["job"], format="badgr", out=tmp_path / "new" / "badgr")
+        export_runs(store, ["job"], format="json", out=tmp_path / "new" / "e.json")
+    finally:
+        os.umask(old)
+    for path in (tmp_path / "new", *(tmp_path / "new").rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_folder_that_is_there_is_never_written_over_unasked(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: 1)
+    out = tmp_path / "out"
+    for form, name in (("flowcast", "job/state.json"), ("badgr", None)):
+        (first,) = export_runs(store, ["job"], format=form, out=out).rows
+        assert first.action == "exported"
+        (again,) = export_runs(store, ["job"], format=form, out=out).rows
+        assert again.action == "unchanged"
+        path = out / name if name else Path(first.target)
+        path.write_text(
+            path.read_text(encoding="utf-8").replace(": 1", ": 2").replace(":1,", ":2,").replace("job", "job") + " ",
+            encoding="utf-8",
+        )
+        before = snapshot(out)
+        (refused,) = export_runs(store, ["job"], format=form, out=out).rows
+        assert refused.action == "refused"
+        assert "perhaps a newer one" in refused.reason
+        assert snapshot(out) == before
+        (replaced,) = export_runs(store, ["job"], format=form, out=out, replace=True).rows
+        assert replaced.action == "replaced"
+        assert export_runs(store, ["job"], format=form, out=out).rows[0].action == "unchanged"
+        assert not [path for path in out.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_is_never_seen_half_written(tmp_path):
+    target = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError), files.NewFolder(target) as new:
+        with files.new_file(new.path / "state.json") as file:
+            file.write(b"{")
+        assert not target.exists()
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with files.NewFolder(target) as new:
+        files.new_file(new.path / "state.json").close()
+    assert list(tmp_path.iterdir()) == []  # not committed
+
+
+def test_a_process_killed_while_it_exports_leaves_no_folder_of_the_runs_name(tmp_path, spawn_agent, store):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: 1)
+    code = (
+        "import sys, time\n"
+        "from agent_resume import Store\n"
+        "from agent_resume.layouts import export_runs, flowcast_export\n"
+        "def stop(*given, **named):\n"
+        "    print('writing', flush=True)\n"
+        "    time.sleep(60)\n"
+        "flowcast_export._set_times = stop\n"
+        "with Store(sys.argv[1]) as store:\n"
+        "    export_runs(store, ['job'], format='flowcast', out=sys.argv[2])\n"
+    )
+    spawn_agent(code, tmp_path / "runs.db", tmp_path / "out", marker="writing").kill()
+    assert not (tmp_path / "out" / "job").exists()
+    assert all(path.name.startswith(".") for path in (tmp_path / "out").iterdir())
+    assert export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows[0].action == "exported"
+    with Store(tmp_path / "other.db") as other:
+        assert [row.run_id for row in import_paths(other, [tmp_path / "out"]).rows] == ["job"]
+
+
+def test_a_failed_export_leaves_the_old_file(tmp_path):
+    path = tmp_path / "e.json"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(ZeroDivisionError), files.NewFile(path) as new:
+        new.file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_is_written_to_and_a_link_is_followed(store, tmp_path):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    assert export_runs(store, ["job"], format="json", out="/dev/null").rows[0].action == "exported"
+    real = tmp_path / "real.json"
+    real.write_text("", encoding="utf-8")
+    (tmp_path / "link.json").symlink_to(real)
+    export_runs(store, ["job"], format="json", out=tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads(real.read_text(encoding="utf-8"))["version"] == 1
+
+
+def test_a_run_that_is_gone_stops_no_other(store, tmp_path):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    rows = export_runs(store, ["gone", "job"], format="flowcast", out=tmp_path / "out").rows
+    assert [row.action for row in rows] == ["refused", "exported"]
+
+
+def test_layouts_of_folders_refuse_a_stream(store):
+    import io
+
+    for form in ("flowcast", "badgr"):
+        with pytest.raises(ValueError, match="folder"):
+            export_runs(store, ["job"], format=form, out=io.StringIO())
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_read(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "link":
+        path.symlink_to(tmp_path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises((Refused, OSError)):
+        files.open_regular(path)
+
+
+def test_file_times_tell_the_dashboard_how_old_the_run_is(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: 1)
+    export_runs(store, ["job"], format="flowcast", out=tmp_path / "out")
+    with store.dump_run("job") as dump:
+        updated = dt.datetime.fromisoformat(dump.run["updated_at"])
+    for name in ("state.json", "run.log.jsonl"):
+        assert (tmp_path / "out" / "job" / name).stat().st_mtime_ns == round(updated.timestamp() * 1000) * 1_000_000
+
+
+# What bends
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (float("nan"), None), (float("-inf"), None), (2**53 + 1, "9007199254740993"), (2**70, str(2**70)),
+        ((1, (2,)), [1, [2]]), ({1}, [1]), (frozenset({2}), [2]), (b"\xff", "/w=="), (bytearray(b"a"), "YQ=="),
+        (dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), "2026-01-02T03:00:00+00:00"), (dt.date(2026, 1, 2), "2026-01-02"),
+        (dt.timedelta(minutes=1, milliseconds=500), 60.5), (Decimal("1.10"), "1.10"), (1 + 2j, "(1+2j)"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"), (Path("/a/b"), "/a/b"),
+        ({1: "x", "1": "y"}, [[1, "x"], ["1", "y"]]), ({None: 1, True: 2}, {"null": 1, "true": 2}),
+        (stat.S_IFMT, None),
+    ][:-1],
+)  # fmt: skip
+def test_what_javascript_cannot_hold_is_flattened_and_told(store, tmp_path, value, written):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: {"deep": [value]})
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    assert conformance.read(Path(row.target)).results == {"a": {"deep": [written]}}
+    assert row.bent[0].path.startswith("steps['a'].output.deep[0]")
+    assert export_runs(store, ["job"], format="badgr", out=tmp_path / "b").rows[0].bent_count == row.bent_count
+
+
+@pytest.mark.parametrize(
+    "value", [2**53, 10**20, -0.0, 1.0, 1e300, "\ud83d", {"k\udc00": ["\ud800"]}, {"$type": "int", "value": "7"}, "\0"]
+)
+def test_what_javascript_holds_is_not_called_bent(store, tmp_path, value):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: value)
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    assert row.bent_count == 0
+    assert conformance.read(Path(row.target)).results == {"a": value}
+
+
+def test_metadata_that_would_turn_a_result_into_text_gets_other_names(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("object", lambda: {"x": 1}, meta={"cli": "claude", "outputTokens": 5, "inputTokens": 0})
+        run.step("text", lambda: "x", meta={"cli": "claude"})
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    first, second = conformance.read(Path(row.target)).state["steps"]
+    assert (first["cli_"], first["outputTokens"], first["inputTokens"]) == ("claude", 5, 0)
+    assert second["cli"] == "claude"
+    assert [bend.path for bend in row.bent] == ["steps['object'].meta.cli"]
+
+
+def test_tags_that_nobody_can_read_are_written_as_they_are(store, tmp_path):
+    Checkpoint("job", db=store).step("a", lambda: (1,))
+    with store.dump_run("job") as dump:
+        parts = dump.run, list(dump.steps), list(dump.events), list(dump.pauses)
+    from agent_resume.models import RunDump
+
+    odd = '{"$type":"int"}'
+    parts[1][0] |= {"output": odd, "output_bytes": len(odd)}
+    store.import_run(RunDump(parts[0], *map(iter, parts[1:])), on_conflict="replace")
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    assert conformance.read(Path(row.target)).results == {"a": json.loads(odd)}
+    assert row.bent_count == 1
+
+
+def test_whatever_somebody_wrote_into_our_member_of_meta_never_breaks_an_export(store, tmp_path):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    from agent_resume.models import RunDump
+
+    for number, odd in enumerate([5, [], {"fields": 5, "given": [], "order": {}, "keys": {"a": 5}, "heads": {"1": 2}}]):
+        with store.dump_run("job") as dump:
+            parts = dump.run | {"meta": json.dumps({"flowcast": odd})}, list(dump.steps), list(dump.events), []
+        for event in parts[2]:
+            event["data"] = json.dumps({"durationMs": 1, "flowcast": {"line": 5, "log": "x", "record": [], "meta": 7}})
+        store.import_run(RunDump(parts[0], *map(iter, parts[1:])), on_conflict="replace")
+        (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / str(number)).rows
+        assert row.action == "exported", row.reason
+        assert conformance.read(Path(row.target)).results == {"a": 1}
+
+
+# badgr
+
+
+def test_a_run_is_written_as_badgr_has_it_and_nothing_else(store, tmp_path):
+    def body(run: Any) -> dict[str, int]:
+        run.step("plan", lambda: {"order": 7})
+        return {"total": 3}
+
+    agent_run("support", body, db=store)
+    (run_id,) = [run.id for run in store.list_runs()]
+    (row,) = export_runs(store, [run_id], format="badgr", out=tmp_path / "out").rows
+    assert Path(row.target).name == f"{run_id}.json"
+    state = json.loads(Path(row.target).read_text(encoding="utf-8"))
+    assert list(state) == ["id", "name", "createdAt", "updatedAt", "steps", "result"]
+    assert (state["id"], state["name"], state["result"]) == (run_id, "support", {"total": 3})
+    (step,) = state["steps"]
+    assert list(step) == ["name", "status", "startedAt", "finishedAt", "output"]
+    assert (step["name"], step["status"], step["output"]) == ("plan", "completed", {"order": 7})
+
+
+def test_steps_that_did_not_end_are_running_to_badgr(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        with pytest.raises(ValueError, match="no luck"):
+            run.step("fails", lambda: (_ for _ in ()).throw(ValueError("no luck")))
+        with pytest.raises(KeyboardInterrupt):
+            run.step("left", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run.step("paid?", lambda: (_ for _ in ()).throw(KeyboardInterrupt), effect="once")
+    (row,) = export_runs(store, ["job"], format="badgr", out=tmp_path / "out").rows
+    steps = json.loads(Path(row.target).read_text(encoding="utf-8"))["steps"]
+    assert [(step["name"], step["status"]) for step in steps] == [
+        ("fails", "failed"),
+        ("left", "running"),
+        ("paid?", "running"),
+    ]
+    assert steps[0]["error"] == "no luck"
+    assert "finishedAt" not in steps[1]
+    assert row.bent_count == 2
+
+
+def test_a_badgr_run_comes_in_and_goes_on(store, tmp_path):
+    state = {
+        "id": "support-1769850487006", "name": "support", "createdAt": "2026-01-31T09:08:07.006Z",
+        "updatedAt": "2026-01-31T09:08:09.006Z",
+        "steps": [
+            {"name": "plan", "status": "completed", "startedAt": "2026-01-31T09:08:07.007Z",
+             "finishedAt": "2026-01-31T09:08:07.107Z", "output": {"order": 7}},
+            {"name": "fetch", "status": "failed", "startedAt": "2026-01-31T09:08:08.000Z",
+             "finishedAt": "2026-01-31T09:08:09.006Z", "error": "timeout"},
+            {"name": "write", "status": "running", "startedAt": "2026-01-31T09:08:09.006Z"},
+        ],
+    }  # fmt: skip
+    path = tmp_path / "in" / "support-1769850487006.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(state, indent=2), encoding="utf-8")
+    (row,) = import_paths(store, [path.parent]).rows
+    assert (row.action, row.run_id) == ("imported", state["id"])
+    (written,) = export_runs(store, [state["id"]], format="badgr", out=tmp_path / "out").rows
+    assert json.loads(Path(written.target).read_text(encoding="utf-8")) == state
+    called: list[str] = []
+
+    def body(run: Any) -> str:
+        assert run.step("plan", lambda: pytest.fail("ran again")) == {"order": 7}
+        run.step("fetch", lambda: called.append("fetch"))
+        run.step("write", lambda: called.append("write"))
+        return "done"
+
+    assert agent_run("support", body, run_id=state["id"], db=store) == "done"
+    assert called == ["fetch", "write"]
+    assert import_paths(store, [path]).rows[0].action == "refused"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": ""}, {"id": None}, {"name": 5}, {"createdAt": "x"}, {"updatedAt": None}, {"steps": [5]}, {"steps": [{}]},
+        {"steps": [{"name": "a", "status": "odd", "startedAt": "2026-01-31T09:08:07.006Z"}]},
+        {"steps": [{"name": "a", "status": "running", "startedAt": "2026-01-31T09:08:07.006Z"}] * 2},
+    ],
+)  # fmt: skip
+def test_files_that_only_look_like_badgr_runs_are_refused(store, tmp_path, change):
+    time = "2026-01-31T09:08:07.006Z"
+    state = {"id": "a", "name": "a", "createdAt": time, "updatedAt": time, "steps": []} | change
+    (tmp_path / "a.json").write_text(json.dumps(state), encoding="utf-8")
+    (row,) = import_paths(store, [tmp_path / "a.json"]).rows
+    assert row.action == "refused"
+    assert row.reason
+    assert not store.exists() or not list(store.list_runs())
+
+
+def test_two_badgr_runs_of_one_name_and_time_get_two_files(store, tmp_path, clock):
+    for run_id in ("one", "two"):
+        agent_run("twin", lambda run: 1, run_id=run_id, db=store)
+    first = export_runs(store, ["one", "two"], format="badgr", out=tmp_path / "out").rows
+    again = [export_runs(store, [run_id], format="badgr", out=tmp_path / "out").rows[0] for run_id in ("two", "one")]
+    assert len({row.target for row in first}) == 2
+    assert {row.action for row in again} == {"unchanged"}
+    ids = {json.loads(path.read_text(encoding="utf-8"))["id"] for path in (tmp_path / "out").iterdir()}
+    assert ids == {"one", "two"}
