@@ -60,7 +60,7 @@ def translate(error: BaseException, display: str) -> BaseException:
         return errors.StoreUnavailable(display, _first_line(error), "look whether the server runs and can be reached")
     if code.startswith(("28", "3D")):
         return errors.StoreUnavailable(display, _first_line(error), "look at the URL's user, password and database")
-    return error
+    return errors.StoreUnavailable(display, _first_line(error), "nothing was written; report this")
 
 
 def _first_line(error: pg.Error) -> str:

@@ -50,6 +50,11 @@ SQLITE_ONLY: dict[str, str] = {
     "test_opening.py": FILE,
     "test_manners.py": FILE,
     "test_power_cut.py": FILE,
+    "test_contention.py::test_case_007_whatever_leaves_a_transaction_rolls_it_back": FILE,
+    "test_contention.py::test_reading_with_plain_sqlite_from_two_processes_then_sigkill_loses_nothing": RAW,
+    "test_contention.py::test_a_failing_constraint_in_the_middle_leaves_the_connection_usable": RAW,
+    "test_contention.py::test_case_002_a_wait_that_runs_out_is_never_a_silent_stop": FILE,
+    "test_contention.py::test_a_stranger_that_reads_all_the_time_stops_nobody": FILE,
 }
 
 

@@ -65,7 +65,8 @@ class Subject:
         while (asked := self._read()) != ["next"]:
             kind, key = asked
             if kind == "known":
-                self._write(key in self._ctx.effects.keys())
+                known = self._ctx.effects.keys()
+                self._write(key in known)
                 continue
             try:
                 self._ctx.effect("effect", key, key=key)

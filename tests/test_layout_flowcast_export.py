@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import itertools
 import math
@@ -108,32 +109,37 @@ endings = st.one_of(
 
 def as_javascript(value: Any) -> Any:
     """What the README says becomes of a value; worked out from the value itself, not from what is stored."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, int) and not isinstance(value, bool):
-        exact = abs(value) < 2**53 or (abs(value) < 10**21 and conformance.js_number(float(value)) == str(value))
-        return value if exact else str(value)
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    if isinstance(value, bytes):
-        import base64
-
-        return base64.b64encode(value).decode()
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds()
-    if isinstance(value, (dt.datetime, dt.date)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, uuid.UUID, complex)):
-        return str(value)
-    if isinstance(value, dict):
-        pairs = [(as_javascript(key), as_javascript(item)) for key, item in value.items()]
-        shown = [key if isinstance(key, str) else conformance._shown(key) for key, _ in pairs]
-        if len(set(shown)) < len(shown):
-            return [list(pair) for pair in pairs]
-        return {name: item for name, (_, item) in zip(shown, pairs, strict=True)}
-    if isinstance(value, (list, tuple, frozenset)):
-        return [as_javascript(item) for item in value]
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
     return value
+
+
+def _int(value: int) -> Any:
+    exact = abs(value) < 2**53 or (abs(value) < 10**21 and conformance.js_number(float(value)) == str(value))
+    return value if exact else str(value)
+
+
+def _dict(value: dict[Any, Any]) -> Any:
+    pairs = [(as_javascript(key), as_javascript(item)) for key, item in value.items()]
+    shown = [key if isinstance(key, str) else conformance._shown(key) for key, _ in pairs]
+    if len(set(shown)) < len(shown):
+        return [list(pair) for pair in pairs]
+    return {name: item for name, (_, item) in zip(shown, pairs, strict=True)}
+
+
+_CONVERSIONS: tuple[tuple[Any, Any], ...] = (
+    (bool, bool),
+    (float, lambda value: value if math.isfinite(value) else None),
+    (int, _int),
+    (str, lambda value: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")),
+    (bytes, lambda value: base64.b64encode(value).decode()),
+    (dt.timedelta, dt.timedelta.total_seconds),
+    (dt.date, lambda value: value.isoformat()),
+    ((Decimal, uuid.UUID, complex), str),
+    (dict, _dict),
+    ((list, tuple, frozenset), lambda value: [as_javascript(item) for item in value]),
+)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -146,6 +146,12 @@ def _as_text(stored: dict[str, Any], bends: Bends, path: str) -> Any:
     return str(DECODE[stored[TAG]]({"value": parts}))
 
 
+def _path(stored: dict[str, Any], bends: Bends, path: str) -> Any:
+    bends.add(path, f"{stored[TAG]}, written as text")
+    text = _tagged(stored["value"], Bends(0), path)
+    return text[0] if isinstance(text, list) else text
+
+
 def _enum(stored: dict[str, Any], bends: Bends, path: str) -> Any:
     bends.add(path, f"{_class(stored, 'enum')}, written as the member's name")
     return _tagged(stored["of"] if stored.get("value") is None else stored["value"], bends, path)
@@ -159,6 +165,7 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Bends, str], Any]] = {
     "fraction": _as_text,
     "complex": _as_text,
     "enum": _enum,
+    **dict.fromkeys(("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath"), _path),
 }
 
 

@@ -1,0 +1,80 @@
+"""Long runs: exports and imports stream, so memory follows the largest value and not the run."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# Each part is a process of its own, whose peak of memory is its own too. Rows go through the store's own import.
+_CODE = """
+import json, resource, sys
+from agent_resume import Store
+from agent_resume.layouts import export_runs, import_paths
+from agent_resume.models import RunDump
+from agent_resume.layouts.lossless_rows import read_row
+
+what, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+TIME = "2026-01-31T09:08:07.006Z"
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def rows():
+    run = read_row("run", {"id": "big", "name": "big", "status": "completed", "created_at": TIME, "updated_at": TIME,
+                           "finished_at": TIME, "last_seq": 2 * count}, "run")
+    def steps():
+        for number in range(count):
+            yield read_row("step", {"key": f"step-{number}", "seq": 2 * number + 1, "status": "completed",
+                "started_at": TIME, "finished_at": TIME, "duration_ms": 5, "output_format": "json",
+                "output": {"n": number, "text": "x" * size}}, "step")
+    def events():
+        for number in range(count):
+            key = f"step-{number}"
+            yield read_row("event", {"seq": 2 * number + 1, "ts": TIME, "type": "start", "step_key": key, "attempt": 1}, "event")
+            yield read_row("event", {"seq": 2 * number + 2, "ts": TIME, "type": "done", "step_key": key, "attempt": 1,
+                "data": {"durationMs": 5}}, "event")
+    return RunDump(run, steps(), events(), iter(()))
+
+if what == "fill":
+    with Store("runs.db") as store:
+        store.import_run(rows())
+elif what == "import":
+    with Store(sys.argv[5]) as store:
+        (row,) = import_paths(store, [sys.argv[4]]).rows
+        assert row.action == "imported", row.reason
+else:
+    with Store("runs.db") as store:
+        (row,) = export_runs(store, ["big"], format=what, out=sys.argv[4]).rows
+        assert row.action == "exported", row.reason
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print("peak", peak // 1024)
+"""
+
+
+@pytest.fixture
+def peak(run_python):
+    def run(*args: object) -> int:
+        done = run_python(_CODE, *args)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.split()[-1])
+
+    return run
+
+
+@pytest.mark.timeout(900)
+def test_a_run_of_a_hundred_thousand_steps_fits_into_little_memory(peak, monkeypatch):
+    monkeypatch.setattr("conftest.PATIENCE", 300, raising=False)
+    count, size = 100_000, 20
+    peak("fill", count, size)
+    assert peak("flowcast", count, size, "out") < 400
+    assert peak("import", count, size, "out/big", "flowcast.db") < 400
+    assert peak("jsonl", count, size, "e.jsonl") < 200
+    assert peak("import", count, size, "e.jsonl", "jsonl.db") < 200
+
+
+@pytest.mark.timeout(300)
+def test_memory_follows_the_largest_value_and_not_the_size_of_the_run(peak):
+    peak("fill", 300, 500_000)  # 150 MB of results
+    assert peak("jsonl", 300, 500_000, "e.jsonl") < 120
+    assert peak("import", 300, 500_000, "e.jsonl", "jsonl.db") < 120
+    assert peak("flowcast", 300, 500_000, "out") < 120
+    assert peak("import", 300, 500_000, "out/big", "flowcast.db") < 120
