@@ -22,6 +22,8 @@ from .run_context import active
 from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
 
 if TYPE_CHECKING:
+    from .run_context import StepContext
+    from .run_isolation import Child
     from .run_options import StepSpec
     from .store import Store
 
@@ -189,9 +191,7 @@ async def _value(spec: StepSpec) -> Any:
 
 
 async def _call_isolated(effect: Call) -> Outcome:
-    from . import run_isolation
-
-    child = run_isolation.Child(effect.spec, effect.context)
+    child = await in_own_thread(_child, effect.spec, effect.context)
     future = _begin_in_own_thread(child.run)
     try:
         outcome: Outcome = await asyncio.shield(future)
@@ -200,3 +200,9 @@ async def _call_isolated(effect: Call) -> Outcome:
         await outlast(future)
         raise
     return outcome
+
+
+def _child(spec: StepSpec, context: StepContext) -> Child:
+    from . import run_isolation  # reads files, so not on the loop
+
+    return run_isolation.Child(spec, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
@@ -24,8 +25,11 @@ async def outcomes(
     mapping = MapCore(core, wanted)
     await aio_calls.drive(core.store, mapping.begin_flow())
     tasks: Tasks = {}
+    bar = Bar(core, wanted.name, items)
+    if bar.wanted:
+        await aio_calls.in_own_thread(importlib.import_module, "rich.progress")  # reads files, so not on the loop
     try:
-        with Bar(core, wanted.name, items) as bar:
+        with bar:
             async for outcome in _collect(mapping, tasks, _each(items)):
                 bar.advance()
                 yield outcome

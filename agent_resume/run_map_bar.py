@@ -25,8 +25,13 @@ class Bar:
         self._progress: Any = None
         self._task: Any = None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it will be drawn; entering it imports rich then."""
+        return self._core.shows and sys.stderr is not None and sys.stderr.isatty()
+
     def __enter__(self) -> Bar:
-        if self._core.shows and sys.stderr is not None and sys.stderr.isatty():
+        if self.wanted:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -60,7 +60,8 @@ def dump(tx: Tx, run_id: str) -> RunDump:
         raise errors.RunNotFound(run_id)
 
     def rows(statement: Statement, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        for chunk in tx.chunks(statement, {"run": row.seq}):
+        # One at a time: a row may hold a hundred megabytes, and an export's memory must not be a multiple of that.
+        for chunk in tx.chunks(statement, {"run": row.seq}, size=1):
             for values in chunk:
                 yield dict(zip(names, values, strict=True))
 

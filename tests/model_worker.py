@@ -32,26 +32,30 @@ def step(how: str, value: Any) -> Any:
     return value
 
 
+def say(channel: Any, words: Any) -> None:
+    """One answer."""
+    channel.write(json.dumps(words) + "\n")
+    channel.flush()
+
+
+def obey(run: Any, words: list[Any]) -> list[Any]:
+    """One command of a body that goes on."""
+    kind, *rest = words
+    if kind == "step":
+        key, how, value = rest
+        called: list[Any] = []
+        got = run.step(key, lambda: (called.append(1), step(how, value))[1])
+        return ["value", got, bool(called)]
+    if kind == "record":
+        return ["value", run.record(*rest), False]
+    return ["value", run.pause("because", name=rest[0]), False]
+
+
 def serve(channel: Any) -> None:
     """Execute one run as its commands say."""
 
-    def say(*words: Any) -> None:
-        channel.write(json.dumps(words) + "\n")
-        channel.flush()
-
-    def obey(run: Any, words: list[Any]) -> Any:
-        kind, *rest = words
-        if kind == "step":
-            key, how, value = rest
-            called: list[Any] = []
-            got = run.step(key, lambda: (called.append(1), step(how, value))[1])
-            return ["value", got, bool(called)]
-        if kind == "record":
-            return ["value", run.record(*rest), False]
-        return ["value", run.pause("because", name=rest[0]), False]
-
     def body(run: Any) -> Any:
-        say("in")
+        say(channel, ["in"])
         while True:
             words = json.loads(channel.readline())
             if words[0] == "return":
@@ -59,16 +63,18 @@ def serve(channel: Any) -> None:
             if words[0] == "raise":
                 raise FailureError("body")
             try:
-                say(*obey(run, words))
+                said = obey(run, words)
             except Exception as error:
-                say("error", type(error).__name__)
+                said = ["error", type(error).__name__]
+            say(channel, said)
 
     db, run_id = json.loads(channel.readline())
     options: dict[str, Any] = {"on_duplicate": "return", "on_pause": "raise"}
     try:
-        say("result", agent_resume.agent_run("model", body, run_id=run_id, db=db, **options))
+        said = ["result", agent_resume.agent_run("model", body, run_id=run_id, db=db, **options)]
     except BaseException as error:
-        say("left", type(error).__name__)
+        said = ["left", type(error).__name__]
+    say(channel, said)
 
 
 def main() -> None:
@@ -86,7 +92,7 @@ def main() -> None:
                 try:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     channel = connection.makefile("rw")
-                    channel.write(json.dumps(os.getpid()) + "\n")
+                    say(channel, os.getpid())
                     serve(channel)
                 finally:
                     os._exit(0)

@@ -154,143 +154,142 @@ class Worker:
         self._socket.close()
 
 
-def machine(path: str) -> type[RuleBasedStateMachine]:
-    """The state machine, with the socket of its workers."""
+class Agents(RuleBasedStateMachine):
+    """Two slots for agents of one run, and what others do to it meanwhile."""
 
-    class Agents(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.folder = tempfile.mkdtemp()
-            self.db = f"{self.folder}/runs.db"
-            self.model = Model()
-            self.live: dict[int, Worker] = {}
-            self.count = 0
+    #: The socket of the process that forks agents.
+    path = ""
 
-        def value(self) -> int:
-            self.count += 1
-            return self.count
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp()
+        self.db = f"{self.folder}/runs.db"
+        self.model = Model()
+        self.live: dict[int, Worker] = {}
+        self.count = 0
 
-        def check(self, slot: int, expected: list[Any] | None, said: Any) -> None:
-            assert said == expected
-            if slot not in self.model.index:
-                self.live.pop(slot).close()
+    def value(self) -> int:
+        self.count += 1
+        return self.count
 
-        @rule(slot=SLOTS)
-        def start(self, slot: int) -> None:
-            if slot not in self.live:
-                self.live[slot] = worker = Worker(path, self.db)
-                self.check(slot, self.model.start(slot), worker.said)
+    def check(self, slot: int, expected: list[Any] | None, said: Any) -> None:
+        assert said == expected
+        if slot not in self.model.index:
+            self.live.pop(slot).close()
 
-        @precondition(lambda self: self.live)
-        @rule(slot=SLOTS, key=KEYS, how=st.sampled_from(["ok", "ok", "fail", "kill", "exit"]))
-        def step(self, slot: int, key: str, how: str) -> None:
-            if slot in self.live:
-                words = (key, how, self.value())
-                self.check(slot, self.model.step(slot, *words), self.live[slot].tell("step", *words))
+    @rule(slot=SLOTS)
+    def start(self, slot: int) -> None:
+        if slot not in self.live:
+            self.live[slot] = worker = Worker(self.path, self.db)
+            self.check(slot, self.model.start(slot), worker.said)
 
-        @precondition(lambda self: self.live)
-        @rule(slot=SLOTS, key=RECORDS)
-        def record(self, slot: int, key: str) -> None:
-            if slot in self.live:
-                words = (key, self.value())
-                self.check(slot, self.model.record(slot, *words), self.live[slot].tell("record", *words))
+    @precondition(lambda self: self.live)
+    @rule(slot=SLOTS, key=KEYS, how=st.sampled_from(["ok", "ok", "fail", "kill", "exit"]))
+    def step(self, slot: int, key: str, how: str) -> None:
+        if slot in self.live:
+            words = (key, how, self.value())
+            self.check(slot, self.model.step(slot, *words), self.live[slot].tell("step", *words))
 
-        @precondition(lambda self: self.live)
-        @rule(slot=SLOTS, name=PAUSES)
-        def pause(self, slot: int, name: str) -> None:
-            if slot in self.live:
-                self.check(slot, self.model.pause(slot, name), self.live[slot].tell("pause", name))
+    @precondition(lambda self: self.live)
+    @rule(slot=SLOTS, key=RECORDS)
+    def record(self, slot: int, key: str) -> None:
+        if slot in self.live:
+            words = (key, self.value())
+            self.check(slot, self.model.record(slot, *words), self.live[slot].tell("record", *words))
 
-        @precondition(lambda self: self.live)
-        @rule(slot=SLOTS, fails=st.booleans())
-        def end(self, slot: int, fails: bool) -> None:
-            if slot in self.live:
-                value = self.value()
-                expected = self.model.fail(slot) if fails else self.model.end(slot, value)
-                self.check(slot, expected, self.live[slot].tell(*(["raise"] if fails else ["return", value])))
+    @precondition(lambda self: self.live)
+    @rule(slot=SLOTS, name=PAUSES)
+    def pause(self, slot: int, name: str) -> None:
+        if slot in self.live:
+            self.check(slot, self.model.pause(slot, name), self.live[slot].tell("pause", name))
 
-        @precondition(lambda self: self.live)
-        @rule(slot=SLOTS)
-        def kill(self, slot: int) -> None:
-            if slot in self.live:
-                self.live[slot].kill()
-                self.model.gone(slot, "killed")
-                self.live.pop(slot).close()
-
-        def admin(self, act: Callable[[agent_resume.Store], object]) -> str | None:
-            with agent_resume.Store(self.db) as store:
-                try:
-                    act(store)
-                except agent_resume.AgentResumeError as error:
-                    return type(error).__name__
-            return None
-
-        @precondition(lambda self: self.model.status is not None)
-        @rule(name=PAUSES)
-        def answer(self, name: str) -> None:
+    @precondition(lambda self: self.live)
+    @rule(slot=SLOTS, fails=st.booleans())
+    def end(self, slot: int, fails: bool) -> None:
+        if slot in self.live:
             value = self.value()
-            said = self.admin(lambda store: store.answer("run", name, value))
-            if self.model.status in ("completed", "cancelled"):
-                assert said == "InvalidTransition"
-            else:
-                assert said is None
-                self.model.answers.setdefault(name, value)
+            expected = self.model.fail(slot) if fails else self.model.end(slot, value)
+            self.check(slot, expected, self.live[slot].tell(*(["raise"] if fails else ["return", value])))
 
-        @precondition(lambda self: self.model.status is not None)
-        @rule()
-        def take_over(self) -> None:
-            def act(store: agent_resume.Store) -> None:
-                row = store.find_run("run")
-                store.direct(store_admin.take_over, Place(row.seq, row.id))
+    @precondition(lambda self: self.live)
+    @rule(slot=SLOTS)
+    def kill(self, slot: int) -> None:
+        if slot in self.live:
+            self.live[slot].kill()
+            self.model.gone(slot, "killed")
+            self.live.pop(slot).close()
 
-            said = self.admin(act)
-            if self.model.status == "running":
-                assert said is None
-                self.model.owner, self.model.status = None, "interrupted"
-            else:
-                assert said == "InvalidTransition"
-
-        @precondition(lambda self: self.model.status is not None and self.count % 4 == 0)
-        @rule()
-        def cancel(self) -> None:
-            said = self.admin(lambda store: store.cancel("run"))
-            if self.model.status == "completed":
-                assert said == "InvalidTransition"
-            else:
-                assert said is None
-                self.model.status = "cancelled"
-
-        @invariant()
-        def the_store_agrees(self) -> None:
-            if self.model.status is None:
-                return
-            connection = sqlite3.connect(self.db)
+    def admin(self, act: Callable[[agent_resume.Store], object]) -> str | None:
+        with agent_resume.Store(self.db) as store:
             try:
-                (status,) = connection.execute("SELECT status FROM runs WHERE id = 'run'").fetchone()
-                rows = connection.execute("SELECT key, status, output, attempts FROM steps").fetchall()
-            finally:
-                connection.close()
-            assert status == self.model.status
-            stored = {key: (kind, json.loads(output or "null"), attempts) for key, kind, output, attempts in rows}
-            # How often a recorded value was attempted says nothing.
-            assert {k: v if k not in "rs" else (*v[:2], 0) for k, v in stored.items()} == self.model.steps
+                act(store)
+            except agent_resume.AgentResumeError as error:
+                return type(error).__name__
+        return None
 
-        def teardown(self) -> None:
-            for worker in self.live.values():
-                worker.kill()
-                worker.close()
-            if os.path.exists(self.db):
-                connection = sqlite3.connect(self.db)
-                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-                connection.close()
-            shutil.rmtree(self.folder)
+    @precondition(lambda self: self.model.status is not None)
+    @rule(name=PAUSES)
+    def answer(self, name: str) -> None:
+        value = self.value()
+        said = self.admin(lambda store: store.answer("run", name, value))
+        if self.model.status in ("completed", "cancelled"):
+            assert said == "InvalidTransition"
+        else:
+            assert said is None
+            self.model.answers.setdefault(name, value)
 
-    return Agents
+    @precondition(lambda self: self.model.status is not None)
+    @rule()
+    def take_over(self) -> None:
+        def act(store: agent_resume.Store) -> None:
+            row = store.find_run("run")
+            store.direct(store_admin.take_over, Place(row.seq, row.id))
+
+        said = self.admin(act)
+        if self.model.status == "running":
+            assert said is None
+            self.model.owner, self.model.status = None, "interrupted"
+        else:
+            assert said == "InvalidTransition"
+
+    @precondition(lambda self: self.model.status is not None and self.count % 4 == 0)
+    @rule()
+    def cancel(self) -> None:
+        said = self.admin(lambda store: store.cancel("run"))
+        if self.model.status == "completed":
+            assert said == "InvalidTransition"
+        else:
+            assert said is None
+            self.model.status = "cancelled"
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        if self.model.status is None:
+            return
+        connection = sqlite3.connect(self.db)
+        try:
+            (status,) = connection.execute("SELECT status FROM runs WHERE id = 'run'").fetchone()
+            rows = connection.execute("SELECT key, status, output, attempts FROM steps").fetchall()
+        finally:
+            connection.close()
+        assert status == self.model.status
+        stored = {key: (kind, json.loads(output or "null"), attempts) for key, kind, output, attempts in rows}
+        # How often a recorded value was attempted says nothing.
+        assert {k: v if k not in "rs" else (*v[:2], 0) for k, v in stored.items()} == self.model.steps
+
+    def teardown(self) -> None:
+        for worker in self.live.values():
+            worker.kill()
+            worker.close()
+        if os.path.exists(self.db):
+            connection = sqlite3.connect(self.db)
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            connection.close()
+        shutil.rmtree(self.folder)
 
 
 @pytest.mark.timeout(300)
-def test_any_interleaving_agrees_with_the_model(workers: str) -> None:
+def test_any_interleaving_agrees_with_the_model(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Agents, "path", workers)
     examples = max(15, settings().max_examples // 4)
-    run_state_machine_as_test(
-        machine(workers), settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(Agents, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))

@@ -160,6 +160,33 @@ def test_a_log_that_lost_its_last_lines_still_tells_that_the_step_was_under_way(
     assert events == [("start", 1), ("unknown", 1), ("start", 2), ("done", 2)]
 
 
+def test_a_done_line_that_the_state_knows_nothing_of_does_not_make_a_step_done(store, flow, tmp_path):
+    before = json.loads(json.dumps(flow.state))
+    flow.step("a", 1, {})
+    flow.flush()
+    flow.state = before
+    flow.save()
+    assert take(store, flow.folder).action == "imported"
+    assert steps_of(store)["a"]["status"] == "interrupted"
+    (written,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    for name in ("state.json", "run.log.jsonl"):
+        assert (Path(written.target) / name).read_bytes() == (flow.folder / name).read_bytes()
+
+
+def test_a_step_that_began_and_ended_in_one_millisecond_has_begun_before_it_ended(store, flow):
+    flow.start("quick")
+    ts = flow.pending[-1]["ts"]
+    flow.state["completed"]["quick"] = 1
+    flow.state["steps"].append({"key": "quick", "status": "done", "durationMs": 0, "completedAt": ts})
+    flow.set("currentStep", None)
+    flow.event("note", {})
+    flow.flush()  # without the done line, which was lost
+    assert take(store, flow.folder).bent_count == 0
+    events = [(event.type, event.step_key) for event in store.events("job")]
+    assert events == [("start", "quick"), ("done", "quick"), ("note", None)]
+    assert steps_of(store)["quick"]["seq"] == 1
+
+
 # Results that state.json does not hold
 
 

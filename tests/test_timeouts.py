@@ -181,6 +181,7 @@ async def test_a_cancelled_isolated_step_ends_its_process(db, tmp_path):
     async with AsyncCheckpoint("r", db=db) as run:
         task = asyncio.create_task(run.step("s", hang, str(mark), isolation="process"))
         while not await asyncio.to_thread(lambda: mark.exists() and mark.read_text()):
+            assert not task.done(), task.result()
             await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
