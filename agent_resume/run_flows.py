@@ -303,22 +303,28 @@ def _done(core: RunCore, summary: Any) -> Flow:
         )
     row = yield Read(store_queries.run_by_id, (core.run_id,))
     if row is not None and row.status == "completed" and not core.exclusive:
-        if summary is not None:
-            yield Write(store_settle.attach, (core.loose, None, text), True)
-        core.done_here = True
-        return
+        return (yield from _done_again(core, summary, text))
     skips, lost = core.take_skips(), core.take_losses()
     settlement = store_settle.Settlement(
         "completed", summary=text, skips=skips, lost=lost, executes=core.owner.executes
     )  # fmt: skip
     try:
         yield Write(store_settle.settle, (core.where, settlement, core.exclusive), True)
-    except BaseException:
+    except BaseException as error:
         core.return_skips(skips)
         core.return_losses(lost)
-        raise
+        if not isinstance(error, errors.InvalidTransition) or error.status != "completed" or core.exclusive:
+            raise
+        # Another process that shares the run was done between the look and here.
+        return (yield from _done_again(core, summary, text))
     core.done_here = True
     core.stopped = "completed"
+
+
+def _done_again(core: RunCore, summary: Any, text: str) -> Flow:
+    if summary is not None:
+        yield Write(store_settle.attach, (core.loose, None, text), True)
+    core.done_here = True
 
 
 def cancel_flow(core: RunCore) -> Flow:

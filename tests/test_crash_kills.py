@@ -181,3 +181,34 @@ def test_a_kill_at_every_named_point() -> None:
 @pytest.mark.timeout(300)
 def test_many_workers_on_one_file() -> None:
     assert "crash-test: ok" in crash_test("--seed", "7", "--only", "many workers")
+
+
+@pytest.mark.timeout(300)
+def test_a_short_soak_of_everything_at_once() -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "crashtest.soak", "--seconds", "10", "--seed", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_processes_that_share_a_run_may_both_be_done(db: str) -> None:
+    # Both have looked before either has settled: the second one finds the run completed, which is what it wanted.
+    from agent_resume import run_calls, run_flows
+
+    first, second = agent_resume.Checkpoint("job", db=db), agent_resume.Checkpoint("job", db=db)
+    first.step("s", lambda: 1)
+    second.step("s", lambda: 2)
+    finished: list[bool] = []
+
+    def perform(effect: Any) -> Any:
+        value = run_calls.perform(second._core.store, effect)
+        if type(effect).__name__ == "Read" and not finished:
+            finished.append(True)
+            first.done({"by": "first"})
+        return value
+
+    run_calls.drive(run_flows.done_flow(second._core, {"by": "second"}), perform)
+    assert finished
+    assert agent_resume.load_run("job", db=db).status == "completed"
+    first.close()
+    second.close()
