@@ -46,11 +46,26 @@ def _close_stores() -> Iterator[None]:
         database._close_all()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--all``: the long proofs too, and both databases wherever a test can run on both."""
+    parser.addoption("--all", action="store_true", help="run the long proofs too, and everything on both databases")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the long proofs out, unless they are asked for by ``--all`` or by their name."""
+    if collection_path.name not in engines.PROOFS or config.getoption("--all"):
+        return None
+    named = any(collection_path.name in str(argument) for argument in config.args)
+    return None if named else True
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test that uses ``db`` runs on both databases, but for those that ``engines.py`` names."""
-    definition = metafunc.definition
-    if "engine" in metafunc.fixturenames and not engines.sqlite_only(definition.path.name, metafunc.function.__name__):
-        metafunc.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+    """With ``--all``, tests that use ``db`` run on both databases, but for those that ``engines.py`` names."""
+    name = metafunc.definition.path.name
+    if "engine" not in metafunc.fixturenames or engines.sqlite_only(name, metafunc.function.__name__):
+        return
+    both = metafunc.config.getoption("--all")
+    metafunc.parametrize("engine", ["sqlite", "postgres"] if both else ["sqlite"], indirect=True)
 
 
 @pytest.fixture

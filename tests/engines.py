@@ -58,6 +58,23 @@ SQLITE_ONLY: dict[str, str] = {
 }
 
 
+#: Long proofs: `scripts/test` leaves them out, `scripts/test --all` runs them, and every other test on both databases.
+PROOFS = (
+    "test_crash_forks.py",
+    "test_crash_harnesses.py",
+    "test_crash_interrupts.py",
+    "test_crash_kills.py",
+    "test_crash_model.py",
+    "test_crash_owners.py",
+    "test_growth.py",
+    "test_layout_size.py",
+    "test_postgres_copy.py",
+    "test_postgres_hosts.py",
+    "test_postgres_news.py",
+    "test_postgres_outages.py",
+)
+
+
 def sqlite_only(file: str, test: str) -> str | None:
     """Why a test is not for PostgreSQL; None when it is."""
     return SQLITE_ONLY.get(file) or SQLITE_ONLY.get(f"{file}::{test}")
