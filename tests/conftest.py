@@ -23,6 +23,10 @@ settings.register_profile("quick", max_examples=60, deadline=None, suppress_heal
 settings.register_profile("ci", max_examples=400, deadline=None, suppress_health_check=_SLOW, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "quick"))
 
+# Started in the background by a shell, a process ignores SIGINT, and hands that on to every child that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 #: Seconds after which a child process of a test counts as hung. Generous: it only decides when a hang is reported.
 PATIENCE = 40
 
