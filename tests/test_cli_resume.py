@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -121,7 +122,7 @@ def test_the_printed_command_resumes_when_it_is_typed(agent_file, run_python, re
     typed = re.search(r"To resume it:\n  (.*)\n", text)[1]
     assert "'it'\"'\"'s a; run'" in typed
     (tmp_path / "mended").touch()
-    binary = f"{sys.executable} -c 'from agent_resume.cli import main; main()'"
+    binary = f"{shlex.quote(sys.executable)} -c 'from agent_resume.cli import main; main()'"
     done = subprocess.run(
         ["bash", "-c", typed.replace("agent-resume", binary, 1)], cwd=tmp_path, capture_output=True, check=False
     )
