@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 from agent_resume import Checkpoint, agent_run
 
 pytestmark = pytest.mark.timeout(240)
-COMMAND = f"{sys.executable} -c 'from agent_resume.cli import main; main()'"
+COMMAND = f"{shlex.quote(sys.executable)} -c 'from agent_resume.cli import main; main()'"
 ODD = "調査 → 🦊"
 
 
