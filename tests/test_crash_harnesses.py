@@ -150,7 +150,7 @@ def test_random_io_errors_lose_nothing_that_was_acknowledged(
     db: str, tmp_path: Path, run_python: Callable[..., subprocess.CompletedProcess[str]], point: str
 ) -> None:
     (tmp_path / "agent.py").write_text(UNDER_FIU)
-    for _ in range(15):
+    for _ in range(6):
         command = ["fiu-run", "-x", "-c", f"enable_random name={point},probability=0.1", sys.executable, "agent.py"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env={**os.environ})
         assert done.returncode in (0, 6), done.stderr

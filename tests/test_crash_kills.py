@@ -196,8 +196,8 @@ def test_two_processes_that_share_a_run_may_both_be_done(db: str) -> None:
     from agent_resume import run_calls, run_flows
 
     first, second = agent_resume.Checkpoint("job", db=db), agent_resume.Checkpoint("job", db=db)
-    first.step("s", lambda: 1)
-    second.step("s", lambda: 2)
+    for run in (first, second):
+        run.step("s", str)
     finished: list[bool] = []
 
     def perform(effect: Any) -> Any:
