@@ -7,13 +7,10 @@ hand-over); asynchronous ones go through the batch door, whose thread does the s
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from . import clock, errors, faults
 from .database_batch import BatchDoor, Helpers
@@ -24,12 +21,12 @@ from .database_sql import Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Longest wait of a fork for its turn at the doors, in s.
-FORK_PATIENCE = 5.0
+#: Longest wait of a thread for a run.transaction of its process, in s; longer than one may take.
+TURN_PATIENCE = 30.0
 
 
 class Database:
-    """The connections of this process to one store. Get one with ``acquire``, give it back with ``release``."""
+    """The connections of this process to one store. ``databases`` has one for each."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -41,11 +38,11 @@ class Database:
         self._forked_badly = False
         self._ready = False
         self._has_tables = False
-        _all.add(self)
 
     def _start_afresh(self) -> None:
         self._lock = threading.RLock()  # a signal handler may come in between any two bytecodes, and write an event
         self._inside: int | None = None
+        self._lent = False
         self._writer: Tx | None = None
         self._readers: list[Tx] = []
         self._reading: dict[int, int] = {}
@@ -72,6 +69,8 @@ class Database:
             )
         clean = False
         try:
+            if self._lent:
+                self._wait_for_the_borrower()
             with self._lock:
                 self._inside = me
                 value: T = self.driver.persist(lambda: self._transaction(self._writable(), operation, arguments, full))
@@ -84,6 +83,13 @@ class Database:
                 with contextlib.suppress(RuntimeError):
                     self._lock.release()
 
+    def _wait_for_the_borrower(self) -> None:
+        # A thread that the function inside run.transaction waits for would wait for that transaction for ever.
+        if not self._lock.acquire(True, TURN_PATIENCE):
+            why = "another thread of this process is inside run.transaction"
+            raise errors.StoreBusy(self.display, seconds=TURN_PATIENCE, why=why)
+        self._lock.release()
+
     def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
         driver = self.driver
         try:
@@ -93,15 +99,17 @@ class Database:
             value = operation(tx, *arguments)
             faults.at("before-commit")
             driver.commit(tx)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - translated and raised
             self._abandon(tx)
-            translated = driver.translate(error)
-            if translated is error:
-                raise
-            raise translated from error
+            self._reraise(error)
         faults.at("after-commit")
         driver.committed(tx.connection, tx.weight)
         return value
+
+    def _reraise(self, error: BaseException) -> NoReturn:
+        if (translated := self.driver.translate(error)) is error:
+            raise error
+        raise translated from error
 
     def _abandon(self, tx: Tx) -> None:
         # Also for KeyboardInterrupt: a transaction left open would lock out every other process. The next Ctrl-C may
@@ -142,6 +150,7 @@ class Database:
             raise errors.StoreBusy(self.display, seconds=0.0, why="called from inside one of its own transactions")
         with self._lock:
             self._inside = threading.get_ident()
+            self._lent = True
             try:
                 tx = self._writable()
                 try:
@@ -151,14 +160,12 @@ class Database:
                     yield tx
                     faults.at("before-commit")
                     self.driver.commit(tx)
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - translated and raised
                     self._abandon(tx)
-                    translated = self.driver.translate(error)
-                    if translated is error:
-                        raise
-                    raise translated from error
+                    self._reraise(error)
                 self.driver.committed(tx.connection, 1 << 20)
             finally:
+                self._lent = False
                 self._inside = None
 
     def ensure_writable(self) -> None:
@@ -207,11 +214,8 @@ class Database:
         try:
             yield tx
             healthy = True
-        except BaseException as error:
-            translated = self.driver.translate(error)
-            if translated is error:
-                raise
-            raise translated from error
+        except BaseException as error:  # noqa: BLE001 - translated and raised
+            self._reraise(error)
         finally:
             self._give_back(tx, healthy)
 
@@ -284,9 +288,8 @@ class Database:
     def before_fork(self, deadline: float) -> bool:
         """Take both doors and close every connection; False when its turn did not come in time."""
         me = threading.get_ident()
-        if self._inside == me or me in self._reading:
-            return False
-        if not self._lock.acquire(timeout=max(0.0, deadline - clock.monotonic())):
+        patience = max(0.0, deadline - clock.monotonic())
+        if self._inside == me or me in self._reading or not self._lock.acquire(timeout=patience):
             return False
         # Held until after the fork, so that no reader begins in between.
         self._readers_changed.acquire()
@@ -308,89 +311,3 @@ class Database:
         self._start_afresh()
         self.generation += 1
         self._forked_badly = not closed
-
-
-# -- the databases of this process -----------------------------------------------------------------------------------
-
-_open: dict[Location, Database] = {}
-# Those of closed stores as well: a late caller opens one again, and then it must not stay open across a fork either.
-_all: weakref.WeakSet[Database] = weakref.WeakSet()
-_registry_lock = threading.RLock()
-_abandoned: list[Location] = []
-_fork_state: list[tuple[Database, bool]] = []
-
-
-def acquire(location: Location) -> Database:
-    """The one ``Database`` of this process for ``location``; each call wants one ``release``."""
-    _release_abandoned()
-    with _registry_lock:
-        database = _open.get(location)
-        if database is None:
-            database = _open[location] = Database(location)
-        database.users += 1
-        return database
-
-
-def release(location: Location) -> None:
-    """Give a ``Database`` back; the last user closes its connections."""
-    with _registry_lock:
-        database = _open.get(location)
-        if database is None:
-            return
-        database.users -= 1
-        if database.users:
-            return
-        del _open[location]
-    database.close()
-
-
-def abandon(location: Location) -> None:
-    """Like ``release``, for finalizers: they may run anywhere, so the work waits for the next ``acquire`` or the exit."""
-    _abandoned.append(location)
-
-
-def _release_abandoned() -> None:
-    while True:
-        try:
-            location = _abandoned.pop()
-        except IndexError:  # none, or another thread was faster
-            return
-        release(location)
-
-
-def _close_all() -> None:
-    _release_abandoned()
-    with _registry_lock:
-        databases = list(_all)
-        _open.clear()
-    for database in databases:
-        with contextlib.suppress(Exception):
-            database.close()
-
-
-def _before_fork() -> None:
-    _registry_lock.acquire()
-    deadline = clock.monotonic() + FORK_PATIENCE
-    for database in list(_all):
-        # One by one: were this interrupted, the hooks after the fork still let go of what was taken.
-        _fork_state.append((database, database.before_fork(deadline)))
-
-
-def _after_fork_in_parent() -> None:
-    for database, closed in _fork_state:
-        if closed:
-            database.after_fork_in_parent()
-    _fork_state.clear()
-    _registry_lock.release()
-
-
-def _after_fork_in_child() -> None:
-    for database, closed in _fork_state:
-        database.after_fork_in_child(closed)
-    _fork_state.clear()
-    _registry_lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-atexit.register(_close_all)

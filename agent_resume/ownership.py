@@ -266,6 +266,7 @@ def wait_until_decided(
     read_owner: Callable[[], Mapping[str, Any] | None],
     decide: Callable[[Mapping[str, Any]], Verdict],
     *,
+    announce: Callable[[], None] | None = None,
     lease: float = LEASE,
     poll: float = 0.5,
 ) -> Verdict:
@@ -275,10 +276,13 @@ def wait_until_decided(
         read_owner: its row as it is now; None when there is no owner any more, which counts as dead.
         decide: ``judge`` with everything but the owner filled in; asked again each time, because the owner may change
             and a process may die while we watch.
+        announce: called once when this takes longer than ``poll``. A process that was just killed is seen dead before
+            that, as soon as the last of its threads is gone.
         lease: see ``LEASE``.
         poll: seconds between looks.
     """
     watch = BeatWatch(lease=lease)
+    begin = clock.monotonic()
     while True:
         owner = read_owner()
         if owner is None:
@@ -288,6 +292,12 @@ def wait_until_decided(
             verdict = watch.look(owner)
         if verdict != "unknown":
             return verdict
+        if clock.monotonic() - begin < poll:
+            clock.sleep(poll / 10)
+            continue
+        if announce is not None:
+            announce()
+            announce = None
         clock.sleep(poll)
 
 

@@ -145,10 +145,12 @@ def sleep(seconds: float) -> None:
 
 def watch(store: Store, owner: OwnerRow, what: str) -> ownership.Verdict:
     """Watch an owner of another host until it is known to live or not; said on one line, since it takes a while."""
-    log.warning(
-        "%s is held by process %d on %s, which cannot be seen from here: watching its beats for up to %d s",
-        what, owner.pid, ownership.host_name(owner.host), round(ownership.LEASE),
-    )  # fmt: skip
+
+    def announce() -> None:
+        log.warning(
+            "%s is held by process %d on %s, which cannot be seen from here: watching its beats for up to %d s",
+            what, owner.pid, ownership.host_name(owner.host), round(ownership.LEASE),
+        )  # fmt: skip
 
     def read() -> dict[str, Any] | None:
         row = store.database.read(store_sql.owner_row, owner.token)
@@ -156,4 +158,4 @@ def watch(store: Store, owner: OwnerRow, what: str) -> ownership.Verdict:
 
     from .models import OwnerRow as Row
 
-    return ownership.wait_until_decided(read, lambda mapping: store.owner.judge(Row(**mapping)))
+    return ownership.wait_until_decided(read, lambda mapping: store.owner.judge(Row(**mapping)), announce=announce)

@@ -203,6 +203,7 @@ class RunCore(Pending):
         return spec.fingerprint != entry[FINGERPRINT] and (entry[FINGERPRINT] is not None or entry[CODE] is not None)
 
     def _tell_input_change(self, spec: StepSpec, entry: Row) -> None:
+        self.mark("input_changed", spec.key)
         if spec.on_change == "error" or self.strict:
             raise errors.StepInputChanged(self.run_id, spec.key, recorded=entry[FINGERPRINT], given=spec.fingerprint)
         inputs = fingerprint.describe_inputs(spec.fn, spec.args)
@@ -306,6 +307,7 @@ class RunCore(Pending):
         Raises:
             DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
         """
+        self.mark("duplicate", key)
         if self.on_duplicate == "error" or self.strict:
             raise errors.DuplicateStep(self.run_id, key)
         warnings.warn(

@@ -43,6 +43,7 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
         stored = core.decode(name, found.stored.format, found.stored.text)
         # Other text may be an equal value: the order of a dict's keys says nothing.
         if core.codec.digest(stored) != core.codec.digest(result):
+            core.mark("conflict", name)
             core.warn_once(
                 errors.RecordConflictWarning,
                 name,

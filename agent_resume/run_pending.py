@@ -1,9 +1,10 @@
-"""What an execution keeps in memory for its next write: the steps it skipped, and the events it lost."""
+"""What an execution keeps in memory for its next write: skipped steps, warnings it gave, events it lost."""
 
 from __future__ import annotations
 
-import json
 import threading
+
+from .store_sql import Skips
 
 
 class Pending:
@@ -19,6 +20,8 @@ class Pending:
         # Reentrant: a signal handler may write an event between any two bytecodes.
         self.lock = threading.RLock()
         self._skipped: list[int] = []
+        self._marks: list[tuple[str, str]] = []
+        self._marked: set[tuple[str, str]] = set()
         self.lost_events = 0
         self.losses = 0
 
@@ -27,20 +30,29 @@ class Pending:
         """How many skips wait for the next write."""
         return len(self._skipped)
 
-    def take_skips(self) -> str | None:
-        """The collected skips as JSON for the next write."""
-        if not self._skipped:
+    def mark(self, type: str, key: str) -> None:
+        """Leave an event about a step for ``show``, with the next write; once an execution."""
+        with self.lock:
+            if (type, key) not in self._marked:
+                self._marked.add((type, key))
+                self._marks.append((type, key))
+
+    def take_skips(self) -> Skips | None:
+        """What was collected, for the next write."""
+        if not self._skipped and not self._marks:
             return None
         with self.lock:
             taken, self._skipped = self._skipped, []
-        return json.dumps({"ranges": _ranges(taken)}) if taken else None
+            marks, self._marks = self._marks, []
+        return Skips(_ranges(taken), tuple(marks)) if taken or marks else None
 
-    def return_skips(self, text: str | None) -> None:
+    def return_skips(self, skips: Skips | None) -> None:
         """They were not stored after all."""
-        if text is not None:
+        if skips is not None:
             with self.lock:
-                for first, last in json.loads(text)["ranges"]:
+                for first, last in skips.ranges:
                     self._skipped.extend(range(first, last + 1))
+                self._marks.extend(skips.marks)
 
     def lose_event(self) -> None:
         """An event could not be written."""

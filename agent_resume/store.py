@@ -15,8 +15,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from . import codec as codec_module
 from . import (
-    database,
     database_location,
+    databases,
     errors,
     ownership,
     redact,
@@ -71,9 +71,9 @@ class Store:
         self.durability: Durability = durability
         self.codec = codec_module.Codec(codecs, max_bytes=max_output_bytes)
         self.redactor = _redactor(redact)
-        self.database = database.acquire(self.location)
-        self._closer = weakref.finalize(self, database.abandon, self.location)
-        # At exit the connections are closed by database._close_all, not by one finalizer a store.
+        self.database = databases.acquire(self.location)
+        self._closer = weakref.finalize(self, databases.abandon, self.location)
+        # At exit the connections are closed by databases._close_all, not by one finalizer a store.
         self._closer.atexit = False
 
     @property
@@ -94,7 +94,7 @@ class Store:
     def close(self) -> None:
         """Give the database back; nothing when done before."""
         if self._closer.detach() is not None:
-            database.release(self.location)
+            databases.release(self.location)
 
     def __enter__(self) -> Store:
         return self

@@ -28,7 +28,6 @@ MARKS: Mapping[str, str] = {
     "input_changed": "its inputs changed since the result was stored",
     "duplicate": "its name was used twice in one execution",
     "conflict": "another value was recorded later and not kept",
-    "lost_events": "events could not be stored",
 }
 
 _MARKED = Statement(
@@ -92,6 +91,11 @@ class RunDetail:
     def tokens(self) -> tuple[int | None, int | None]:
         """Input and output tokens of all steps."""
         return report.token_sums(step.meta for step in self.steps)
+
+    @property
+    def events_lost(self) -> int:
+        """How many events could not be stored."""
+        return int(self.run.meta_dict.get("eventsLost") or 0)
 
     @property
     def is_held(self) -> bool:

@@ -15,7 +15,7 @@ from . import clock, errors
 from .database_sql import Statement, Tx
 from .models import PauseRow
 from .schema import pauses, runs
-from .store_sql import RUN_BY_ID, Look, Place, add_event, add_skips, look, raise_seq, run_row
+from .store_sql import RUN_BY_ID, Look, Place, Skips, add_event, add_skips, look, raise_seq, run_row
 from .store_steps import refuse_unless_running
 
 _BY_NAME = Statement(select(pauses).where(pauses.c.run_id == bindparam("run"), pauses.c.name == bindparam("wanted")))
@@ -62,7 +62,7 @@ class Question:
     reason: str | None
     context: str | None = None
     deadline: str | None = None
-    skips: str | None = None
+    skips: Skips | None = None
 
 
 def pause_of(tx: Tx, run: int, name: str) -> PauseRow | None:

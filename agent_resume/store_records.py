@@ -18,6 +18,7 @@ from .store_sql import (
     RUN_BY_SEQ,
     Look,
     Place,
+    Skips,
     add_event,
     add_skips,
     give_seq_back,
@@ -79,7 +80,7 @@ class Recorded:
 
 
 def record(
-    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, replace: bool, skips: str | None
+    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, replace: bool, skips: Skips | None
 ) -> Recorded:
     """Store an already computed value; the first one wins unless ``replace``.
 
@@ -130,7 +131,7 @@ def _record_unseen(tx: Tx, place: Place, key: str, encoded: Encoded, meta: str |
 
 
 def _record_new(
-    tx: Tx, place: Place, found: Look, key: str, encoded: Encoded, meta: str | None, skips: str | None
+    tx: Tx, place: Place, found: Look, key: str, encoded: Encoded, meta: str | None, skips: Skips | None
 ) -> Recorded:
     now = clock.now_iso()
     seq = add_skips(tx, place, found.last_seq, now, skips) + 1
@@ -170,7 +171,7 @@ def event(
     data: str | None,
     step_key: str | None = None,
     attempt: int | None = None,
-    skips: str | None = None,
+    skips: Skips | None = None,
 ) -> int:
     """Append an event of the user's; its number."""
     tx.may_be_lost()
@@ -186,7 +187,7 @@ def event(
     return last
 
 
-def store_skips(tx: Tx, place: Place, skips: str) -> None:
+def store_skips(tx: Tx, place: Place, skips: Skips) -> None:
     """Store the collected skips alone."""
     tx.may_be_lost()
     found = look(tx, place)
@@ -195,14 +196,14 @@ def store_skips(tx: Tx, place: Place, skips: str) -> None:
     raise_seq(tx, place, found, last, now)
 
 
-def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips: str | None = None) -> None:
+def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips: Skips | None = None) -> None:
     """Set loop state, ``expect_max_ms`` or ``meta`` of a run, with a ``state`` event that says which."""
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})
     note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
 
 
-def loop_note(tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: str | None = None) -> None:
+def loop_note(tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: Skips | None = None) -> None:
     """Set loop state and append the ``loop`` event that explains it."""
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})

@@ -16,7 +16,7 @@ from .models import RunRow
 from .schema import runs, steps
 from .store_records import add_losses
 from .store_runs import SETTLE
-from .store_sql import RUN_BY_SEQ, Place, add_event, add_skips, look, raise_seq, run_row
+from .store_sql import RUN_BY_SEQ, Place, Skips, add_event, add_skips, look, raise_seq, run_row
 
 _CANCEL = Statement(
     update(runs).where(runs.c.seq == bindparam("run")).values(status="cancelled", finished_at=bindparam("now"))
@@ -63,7 +63,7 @@ class Settlement:
         failure: why, for ``failed`` and ``interrupted``.
         summary: tagged JSON that ``done()`` was given; None leaves what is stored.
         finish_again: ``done()`` in a new execution of a completed run: only the summary changes.
-        skips: JSON of the collected skips.
+        skips: the collected skips.
         lost: how many events could not be written.
         executes: whether a step stored as running is being executed (its key and owner are given); then the run does
             not end.
@@ -73,7 +73,7 @@ class Settlement:
     result: Encoded | None = None
     failure: dict[str, Any] | None = None
     summary: str | None = None
-    skips: str | None = None
+    skips: Skips | None = None
     lost: int = 0
     executes: Callable[[Tx, int, str, str], bool] | None = None
 

@@ -6,6 +6,7 @@ that lost its run cannot write.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,19 @@ class Look:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """What an execution kept in memory for its next write.
+
+    Attributes:
+        ranges: first and last number of the steps it skipped.
+        marks: event type and step key of what it warned about.
+    """
+
+    ranges: list[list[int]]
+    marks: tuple[tuple[str, str], ...] = ()
+
+
 def look(tx: Tx, place: Place) -> Look:
     """Read the run under the write lock and check its epoch.
 
@@ -161,7 +175,7 @@ def add_event(
         tx.weight += len(data)
 
 
-def note(tx: Tx, place: Place, type: str, data: str | None = None, *, skips: str | None = None) -> int:
+def note(tx: Tx, place: Place, type: str, data: str | None = None, *, skips: Skips | None = None) -> int:
     """Append one event of the run itself; its number."""
     found = look(tx, place)
     now = clock.now_iso()
@@ -171,12 +185,17 @@ def note(tx: Tx, place: Place, type: str, data: str | None = None, *, skips: str
     return last
 
 
-def add_skips(tx: Tx, place: Place, last: int, now: str, skips: str | None) -> int:
-    """Insert the collected ``skips`` event, when there is one; the highest number given so far."""
+def add_skips(tx: Tx, place: Place, last: int, now: str, skips: Skips | None) -> int:
+    """Insert the events of the collected ``skips``, when there are any; the highest number given so far."""
     if skips is None:
         return last
-    add_event(tx, place.seq, last + 1, now, "skips", data=skips)
-    return last + 1
+    for type, key in skips.marks:
+        last += 1
+        add_event(tx, place.seq, last, now, type, key)
+    if skips.ranges:
+        last += 1
+        add_event(tx, place.seq, last, now, "skips", data=json.dumps({"ranges": skips.ranges}))
+    return last
 
 
 def run_row(tx: Tx, statement: Statement, values: dict[str, Any]) -> RunRow | None:

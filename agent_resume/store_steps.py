@@ -15,7 +15,7 @@ from .database_sql import Statement, Tx
 from .models import OwnerRow
 from .schema import steps
 from .store_index import KEPT_ERROR
-from .store_sql import Look, Place, add_event, add_skips, give_seq_back, look, next_seq, owner_row, raise_seq
+from .store_sql import Look, Place, Skips, add_event, add_skips, give_seq_back, look, next_seq, owner_row, raise_seq
 
 OLD = Statement(
     select(
@@ -123,7 +123,7 @@ class ClaimRequest:
         again: run a completed step again (``on_change="rerun"``).
         retry_doubt: an ``in_doubt`` step was decided not to have happened.
         patient: the rest of an interrupted wait between tries is waited.
-        skips: JSON of the collected skips, to be stored with this write.
+        skips: the collected skips, to be stored with this write.
     """
 
     key: str
@@ -136,7 +136,7 @@ class ClaimRequest:
     again: bool = False
     retry_doubt: bool = False
     patient: bool = False
-    skips: str | None = None
+    skips: Skips | None = None
 
 
 def refuse_unless_running(found: Look, place: Place, action: str) -> None:

@@ -339,7 +339,7 @@ def command(bench: Bench) -> None:
     )
     for option in ("--version", "--help"):
         _, ours, floor = bench.ratios(
-            lambda option=option: seconds("-m", "agent_resume.cli", option), lambda: seconds("-c", "pass")
+            lambda option=option: seconds("-m", "agent_resume", option), lambda: seconds("-c", "pass")
         )
         bench.line(f"agent-resume {option}, above python -c pass", (ours - floor) * 1e3, "ms", aim=150)
 

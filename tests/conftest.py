@@ -45,9 +45,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _close_stores() -> Iterator[None]:
     """Closes what the test opened, so that a leak is never the next test's trouble."""
     yield
-    database = sys.modules.get("agent_resume.database")
-    if database is not None:
-        database._close_all()
+    databases = sys.modules.get("agent_resume.databases")
+    if databases is not None:
+        databases._close_all()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -120,9 +120,9 @@ def postgres_url(postgres: Any, request: pytest.FixtureRequest) -> Iterator[str]
     """The URL of an empty database on it."""
     name = f"t{uuid.uuid4().hex[:12]}"
     yield postgres.create_database(name)
-    database = sys.modules.get("agent_resume.database")
-    if database is not None:
-        database._close_all()
+    databases = sys.modules.get("agent_resume.databases")
+    if databases is not None:
+        databases._close_all()
     postgres.drop_database(name)
 
 

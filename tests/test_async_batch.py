@@ -10,17 +10,17 @@ import time
 import pytest
 from loops import no_blocking_calls  # noqa: F401 - a fixture
 
-from agent_resume import Checkpoint, RunLost, StoreBusy, StoreUnavailable, database, database_sqlite
+from agent_resume import Checkpoint, RunLost, StoreBusy, StoreUnavailable, database_sqlite, databases
 from agent_resume.database_location import resolve
 
 
 @pytest.fixture
 def store(db):
     location = resolve(db)
-    opened = database.acquire(location)
+    opened = databases.acquire(location)
     opened.ensure_writable()
     yield opened
-    database.release(location)
+    databases.release(location)
 
 
 def insert(tx, token):

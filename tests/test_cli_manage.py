@@ -250,10 +250,10 @@ def test_case_064_odd_ids_are_shown_and_found(db, command, run_id):
 @pytest.mark.parametrize("name", ["my runs/100%/a.db", "a?b.db", "x#y.db", "%41.db", "a&b=c.db"])
 def test_case_065_a_path_is_that_file(command, in_tmp_path, name):
     agent_run("r", lambda run: None, run_id="r", db=name)
-    from agent_resume import database
+    from agent_resume import databases
 
     assert json.loads(command("list", "--json", "--db", name)[1])[0]["id"] == "r"
-    database._close_all()
+    databases._close_all()
     files = {str(path.relative_to(in_tmp_path)) for path in in_tmp_path.rglob("*") if path.is_file()}
     assert files - {f"{name}-wal", f"{name}-shm"} == {name}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import sqlite3
 
 import pytest
 
-from agent_resume import Checkpoint, Run, agent_run
+from agent_resume import Checkpoint, DuplicateStep, Run, Store, agent_run
 
 
 @pytest.fixture
@@ -212,3 +214,44 @@ def test_a_run_of_a_dead_owner_names_the_owner(db, command, run_python):
     assert (shown["status"], shown["storedStatus"]) == ("interrupted", "running")
     assert shown["owner"]["verdict"] == "dead"
     assert shown["owner"]["pid"] != os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore::agent_resume.AgentResumeWarning")
+def test_what_was_warned_about_is_left_for_show(db, command):
+    with Checkpoint("r", db=db) as run:
+        run.step("fetch", lambda url: url, "old")
+        run.record("total", 1)
+    with Checkpoint("r", db=db) as run:
+        for _ in range(3):
+            run.step("fetch", lambda url: url, "new")
+        run.record("total", 2)
+    out = command("show", "r", "--db", db)[1]
+    (fetch,) = re.findall(r"^  fetch .*", out, re.MULTILINE)
+    (total,) = re.findall(r"^  total .*", out, re.MULTILINE)
+    assert "its inputs changed" in fetch
+    assert "its name was used twice" in fetch
+    assert "another value was recorded later and not kept" in total
+    assert "used twice" not in total
+    events = [(event.type, event.step_key) for event in Store(db).events("r")]
+    # Once an execution, however often it happened.
+    assert events.count(("input_changed", "fetch")) == events.count(("duplicate", "fetch")) == 1
+    warned = json.loads(command("show", "r", "--json", "--db", db)[1])["warnings"]
+    kinds = {(warning["step"], warning["kind"]) for warning in warned}
+    assert kinds >= {("fetch", "input_changed"), ("fetch", "duplicate"), ("total", "conflict")}
+
+
+def test_a_duplicate_that_ends_the_run_is_left_for_show_too(db, command):
+    with pytest.raises(DuplicateStep):
+        agent_run("a", lambda run: [run.step("s", int), run.step("s", int)], run_id="r", db=db)
+    assert "its name was used twice" in command("show", "r", "--db", db)[1]
+
+
+def test_lost_events_are_a_warning_of_the_run(db, command):
+    agent_run("a", lambda run: run.step("s", int), run_id="r", db=db)
+    with contextlib.closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("""UPDATE runs SET meta = '{"eventsLost": 3}'""")
+    out = command("show", "r", "--db", db)[1]
+    assert out.rstrip().endswith("3 events could not be stored")
+    assert not re.search("^  meta", out, re.MULTILINE)
+    (warning,) = json.loads(command("show", "r", "--json", "--db", db)[1])["warnings"]
+    assert (warning["kind"], warning["text"]) == ("lost_events", "3 events could not be stored")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import agent_resume
-from agent_resume import database
+from agent_resume import databases
 
 Spawn = Callable[..., Any]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -108,7 +108,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mount is None or subprocess.run(command, capture_output=True).returncode != 0:
         pytest.skip("needs the right to mount a tmpfs")
     yield place
-    database._close_all()
+    databases._close_all()
     subprocess.run(["umount", str(place)], check=True)
 
 
@@ -176,7 +176,7 @@ def finished_run(db: str) -> None:
 
     with agent_resume.Store(db) as store:
         agent_resume.agent_run("r", body, run_id="r", db=store)
-    database._close_all()
+    databases._close_all()
     assert not os.path.exists(f"{db}-wal")
 
 
@@ -213,7 +213,7 @@ def test_case_067_a_damaged_or_foreign_file_is_named_and_left_as_it_was(
     with pytest.raises(agent_resume.StoreDamaged, match="runs.db") as caught:
         agent_resume.agent_run("r", lambda run: run.step("s", called.append, "s"), run_id="new", db=db)
     assert caught.value.path == db
-    database._close_all()
+    databases._close_all()
     for command in (("list",), ("show", "r"), ("resume", "r")):
         shown = cli(*command, "--db", db)
         assert shown.returncode == 6, (command, shown.stdout, shown.stderr)

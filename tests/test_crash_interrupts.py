@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 import agent_resume
-from agent_resume import database
+from agent_resume import databases
+from agent_resume.database import Database
 from agent_resume.database_location import resolve
 from agent_resume.database_sql import Tx
 
@@ -59,12 +60,12 @@ class InterruptAt:
 
 
 @pytest.fixture
-def store(db: str) -> Iterator[database.Database]:
+def store(db: str) -> Iterator[Database]:
     location = resolve(db)
-    opened = database.acquire(location)
+    opened = databases.acquire(location)
     opened.ensure_writable()
     yield opened
-    database.release(location)
+    databases.release(location)
 
 
 def insert(tx: Tx, token: str) -> str:
@@ -84,7 +85,7 @@ def stored(db: str) -> set[str]:
     "more", [(), (1,), (2,), (3,), (1, 1)], ids=["one", "next", "third", "fourth", "three in a row"]
 )
 def test_an_interrupt_at_any_line_of_a_direct_write_leaves_one_true_outcome(
-    db: str, store: database.Database, more: tuple[int, ...]
+    db: str, store: Database, more: tuple[int, ...]
 ) -> None:
     line = 0
     acknowledged: set[str] = set()

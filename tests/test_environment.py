@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 import raw
 
-from agent_resume import Checkpoint, StoreFull, StoreUnavailable, agent_run, database, load_run
+from agent_resume import Checkpoint, StoreFull, StoreUnavailable, agent_run, databases, load_run
 
 # Root may do anything anywhere; without its capabilities it is bound by permissions like everybody else.
 GIVE_UP_POWERS = """
@@ -30,7 +30,7 @@ def without_powers(work):
     """Runs ``work`` in a child that is bound by permissions; what it returned, as JSON."""
     if os.getuid() != 0:
         return work()
-    database._close_all()
+    databases._close_all()
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -62,7 +62,7 @@ def shared(tmp_path):
 def finished(place, *, checkpointed=True):
     db = str(place / "runs.db")
     agent_run("job", lambda run: run.step("a", lambda: "kept"), run_id="r", db=db)
-    database._close_all()
+    databases._close_all()
     if not checkpointed:
         # A log that its writer left behind, as a kill would.
         pid = os.fork()

@@ -287,14 +287,14 @@ def test_an_exit_hook_that_was_there_before_us_can_still_write(tmp_path, db, run
 def test_a_run_that_is_only_dropped_is_given_back(tmp_path):
     import gc
 
-    from agent_resume import database
+    from agent_resume import databases
 
     for number in range(5):
         Checkpoint("r", db=tmp_path / f"{number}.db").record("k", 1)
     gc.collect()
     with Checkpoint("r", db=tmp_path / "last.db") as run:
         run.record("k", 1)
-        assert len(database._open) == 1
+        assert len(databases._open) == 1
 
 
 _SIGNAL = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agent_resume
-from agent_resume import database
+from agent_resume import databases
 
 MIB = 1 << 20
 
@@ -56,7 +56,7 @@ def test_case_073_the_log_stays_small_with_a_reader_left_open_half_way(db: str) 
         agent_resume.agent_run("writer", body, db=store)
         assert [run.id for run in half_way] == ["before-1", "before-0"]
     assert 0 < largest < 64 * MIB
-    database._close_all()
+    databases._close_all()
     assert wal_size(db) == 0
 
 
@@ -76,7 +76,7 @@ def test_case_074_a_large_value_is_stored_once_and_never_read_for_a_listing(
     for _ in range(20):
         with pytest.raises(RuntimeError, match="not yet"):
             agent_resume.agent_run("job", body, run_id="job", db=db)
-    database._close_all()
+    databases._close_all()
     assert os.stat(db).st_size < big + 4 * MIB
     listed = run_python(
         """

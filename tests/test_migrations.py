@@ -156,9 +156,9 @@ def next_release(tmp_path, monkeypatch):
     (folder / "versions" / "0002_colour.py").write_text(_NEXT)
 
     def become():
-        from agent_resume import database
+        from agent_resume import databases
 
-        database._close_all()
+        databases._close_all()
         monkeypatch.setattr(schema, "HEAD", "0002")
         monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
         monkeypatch.setattr(migrate, "migrations_folder", lambda: folder)

@@ -207,9 +207,9 @@ def _short(path):
 
 def _headless(path):
     Checkpoint("r", db=path).record("k", 1)
-    from agent_resume import database
+    from agent_resume import databases
 
-    database._close_all()
+    databases._close_all()
     with open(path, "r+b") as file:
         file.write(b"\0" * 100)
 
@@ -233,9 +233,9 @@ def test_a_foreign_or_broken_file_is_refused_and_not_one_byte_of_it_changes(db, 
 
 def test_case_061_a_store_of_a_newer_release_is_refused_and_stays_as_it_is(db, cli):
     agent_run("a", lambda run: run.step("s", int), run_id="r", db=db)
-    from agent_resume import database
+    from agent_resume import databases
 
-    database._close_all()
+    databases._close_all()
     with closing(sqlite3.connect(db)) as file:
         file.execute("PRAGMA journal_mode=DELETE")
         file.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
@@ -263,9 +263,9 @@ def test_a_store_whose_version_was_lost_is_refused(db):
     with closing(sqlite3.connect(db)) as file:
         file.execute(f"DELETE FROM {schema.VERSION_TABLE}")
         file.commit()
-    from agent_resume import database
+    from agent_resume import databases
 
-    database._close_all()
+    databases._close_all()
     with pytest.raises(StoreDamaged):
         agent_run("a", pytest.fail, db=db)
     with pytest.raises(StoreDamaged):
@@ -422,9 +422,9 @@ def test_a_store_that_is_just_being_made_is_not_there_yet(db):
 
 def test_opening_waits_for_a_writer_that_holds_the_whole_file(db):
     Checkpoint("r", db=db).record("k", 1)
-    from agent_resume import database
+    from agent_resume import databases
 
-    database._close_all()
+    databases._close_all()
     with closing(sqlite3.connect(db, isolation_level=None, check_same_thread=False)) as file:
         file.execute("PRAGMA locking_mode=EXCLUSIVE")
         file.execute("PRAGMA journal_mode=DELETE")

@@ -368,10 +368,12 @@ def test_a_pause_of_the_observer_does_not_count_against_the_owner(monkeypatch: p
 def test_a_heart_beats_until_it_is_stopped() -> None:
     beats: list[float] = []
     heart = Heart(lambda: beats.append(1), interval=0.01)
+    before = {thread for thread in threading.enumerate() if thread.name == "agent-resume-beat"}
     assert not heart.beating
     heart.start()
     heart.start()
-    assert sum(thread.name == "agent-resume-beat" for thread in threading.enumerate()) == 1
+    hearts = {thread for thread in threading.enumerate() if thread.name == "agent-resume-beat"}
+    assert len(hearts - before) == 1
     assert until(lambda: len(beats) >= 3)
     assert heart.stop()
     seen = len(beats)

@@ -386,3 +386,25 @@ def test_a_failure_there_leaves_nothing_there(db, theirs, tmp_path):
 def test_from_inside_another_database_the_store_may_be_used(db, theirs):
     with Checkpoint("r", db=db) as run:
         assert run.transaction("t", lambda connection: run.step("inner", lambda: 5), theirs) == 5
+
+
+def test_a_thread_that_the_function_waits_for_is_refused_instead_of_waiting_for_ever(db, monkeypatch):
+    monkeypatch.setattr("agent_resume.database.TURN_PATIENCE", 0.2)
+    refused = []
+
+    def write_elsewhere(run):
+        with pytest.raises(StoreBusy) as caught:
+            run.record("from a thread", 1)
+        refused.append(caught.value)
+
+    def function(connection):
+        thread = threading.Thread(target=write_elsewhere, args=(run,))
+        thread.start()
+        thread.join()
+        return "done"
+
+    with Checkpoint("r", db=db) as run:
+        run.record("before", 1)
+        assert run.transaction("t", function) == "done"
+        assert "inside run.transaction" in str(refused[0])
+        run.record("from a thread", 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from . import tables
+
 if TYPE_CHECKING:
     from agent_resume.models import OwnerRow, StepRow
     from agent_resume.redact import Redactor
@@ -114,8 +116,12 @@ def warnings(detail: RunDetail) -> list[dict[str, Any]]:
     """What ``show`` warns of."""
     from agent_resume.store_admin_detail import MARKS
 
-    return [
+    found: list[dict[str, Any]] = [
         {"step": key, "kind": kind, "text": MARKS[kind], "at": event.ts}
         for key, marks in detail.marks.items()
         for kind, event in marks.items()
     ]
+    if detail.events_lost:
+        text = f"{tables.plural(detail.events_lost, 'event')} could not be stored"
+        found.append({"step": None, "kind": "lost_events", "text": text, "at": None})
+    return found

@@ -39,8 +39,9 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     for label, value in (("forked from", run.forked_from), ("parent", run.parent_run_id)):
         if value is not None:
             rows += [(label, screen.fit(value))]
-    if run.meta_dict:
-        rows += [("meta", _value(store, run.meta_dict))]
+    meta = {name: value for name, value in run.meta_dict.items() if name != "eventsLost"}
+    if meta:
+        rows += [("meta", _value(store, meta))]
     head = f"{screen.paint(screen.fit(run.id), 'bold')}  {screen.paint_status(detail.status)}"
     return [head, *(f"  {report.pad(label, 11)} {text}" for label, text in rows)]
 
@@ -187,10 +188,14 @@ def run_warnings(detail: RunDetail) -> list[str]:
     """What concerns the run and no step of it."""
     from agent_resume.store_admin_detail import MARKS
 
-    return [
+    lines = [
         f"  {screen.paint(MARKS[kind], 'yellow')}, {tables.age(e.ts)} ago"
         for kind, e in detail.marks.get(None, {}).items()
     ]
+    if detail.events_lost:
+        lost = f"{tables.plural(detail.events_lost, 'event')} could not be stored"
+        lines.append(f"  {screen.paint(lost, 'yellow')}")
+    return lines
 
 
 def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
