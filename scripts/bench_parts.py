@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import statistics
@@ -312,6 +313,39 @@ def sizes(bench: Bench) -> None:
             bench.line(f"a result of {size >> 10} KiB", (time.perf_counter() - begin) * 1e3, "ms")
 
 
+def codec(bench: Bench) -> None:
+    """Encoding and decoding plain values, against json."""
+    from agent_resume.codec import DEFAULT
+
+    small = {f"field_{number}": ["x" * 40, number, number / 7, None, {"deep": True}] for number in range(20)}
+    large = [
+        {"id": number, "text": "y" * 60, "parts": [number, str(number), {"a": number / 3}]} for number in range(80_000)
+    ]
+
+    def ours(value: Any, count: int) -> float:
+        begin = time.process_time()
+        for _ in range(count):
+            encoded = DEFAULT.encode(value)
+            DEFAULT.decode(encoded.format, encoded.text)
+        return (time.process_time() - begin) / count * 1e6
+
+    def floor(value: Any, count: int) -> float:
+        begin = time.process_time()
+        for _ in range(count):
+            json.loads(json.dumps(value))
+        return (time.process_time() - begin) / count * 1e6
+
+    for what, value, count, aim in (("2 KB", small, 300, 3.0), ("10 MB", large, 1, 2.0)):
+        size = len(json.dumps(value))
+        ratio, a, b = bench.ratios(
+            lambda value=value, count=count: ours(value, count), lambda value=value, count=count: floor(value, count)
+        )
+        bench.line(
+            f"encode and decode {what} of plain values, against json", ratio, aim=aim,
+            note=f"{a:.0f} / {b:.0f} µs, {size} bytes",
+        )  # fmt: skip
+
+
 def command(bench: Bench) -> None:
     """Start-up of the library and the command line."""
 
@@ -360,6 +394,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "processes": processes,
     "threads": threads,
     "sizes": sizes,
+    "codec": codec,
     "command": command,
     "peers": peers,
 }

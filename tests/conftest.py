@@ -16,6 +16,7 @@ from typing import Any
 
 import engines
 import pytest
+import warm
 from hypothesis import HealthCheck, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -51,25 +52,21 @@ def _close_stores() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--all``: the long proofs too, and both databases wherever a test can run on both."""
-    parser.addoption("--all", action="store_true", help="run the long proofs too, and everything on both databases")
+    """``--all``: the proofs at their full size, of which a share runs otherwise."""
+    parser.addoption("--all", action="store_true", help="run the long proofs at their full size")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the long proofs out, unless they are asked for by ``--all`` or by their name."""
-    if collection_path.name not in engines.PROOFS or config.getoption("--all"):
-        return None
-    named = any(collection_path.name in str(argument) for argument in config.args)
-    return None if named else True
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """With ``--all``, tests that use ``db`` run on both databases, but for those that ``engines.py`` names."""
+    """Tests that use ``db`` run on both databases, but for those that ``engines.py`` names."""
     name = metafunc.definition.path.name
     if "engine" not in metafunc.fixturenames or engines.sqlite_only(name, metafunc.function.__name__):
         return
-    both = metafunc.config.getoption("--all")
-    metafunc.parametrize("engine", ["sqlite", "postgres"] if both else ["sqlite"], indirect=True)
+    metafunc.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -157,21 +154,30 @@ def _command(code: str | Path, args: tuple[object, ...]) -> list[str]:
     return [sys.executable, *([str(code)] if is_file else ["-c", str(code)]), *map(str, args)]
 
 
+def _run(
+    kind: str, command: list[str], cwd: Path, env: dict[str, str], stdin: str, *, fresh: bool, text: bool = True
+) -> Any:
+    env = {**os.environ, **env}
+    if not fresh and warm.can_be_warm(env):
+        done = warm.run(kind, command, cwd, env, stdin, PATIENCE)
+    else:
+        done = subprocess.run(
+            command, cwd=cwd, env=env, input=stdin.encode(), capture_output=True, timeout=PATIENCE, check=False
+        )
+    if not text:
+        return done
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_python(code_or_file, *args, **env)``: runs it to its end, in tmp_path, and returns what it said."""
+    """``run_python(code_or_file, *args, **env)``: runs it to its end, in tmp_path, and returns what it said.
 
-    def run(code: str | Path, *args: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            _command(code, args),
-            cwd=cwd or tmp_path,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+    With ``fresh`` in an interpreter of its own, which has imported nothing; see ``warm.py``.
+    """
+
+    def run(code: str | Path, *args: object, cwd: Path | None = None, fresh: bool = False, **env: str) -> Any:
+        return _run("library", _command(code, args), cwd or tmp_path, env, "", fresh=fresh)
 
     return run
 
@@ -180,17 +186,11 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``cli("list", "--json", **env)``: the agent-resume command, in tmp_path."""
 
-    def run(*args: object, cwd: Path | None = None, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from agent_resume.cli import main; main()", *map(str, args)],
-            cwd=cwd or tmp_path,
-            env={**os.environ, **env},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+    def run(
+        *args: object, cwd: Path | None = None, stdin: str = "", fresh: bool = False, text: bool = True, **env: str
+    ) -> Any:
+        command = [sys.executable, "-c", "from agent_resume.cli import main; main()", *map(str, args)]
+        return _run("command", command, cwd or tmp_path, env, stdin, fresh=fresh, text=text)
 
     return run
 
@@ -198,21 +198,28 @@ def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 class Agent:
     """A child process that a test waits for, kills, stops and lets go on."""
 
-    def __init__(self, command: list[str], cwd: Path, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def __init__(self, command: list[str], cwd: Path, env: dict[str, str], *, fresh: bool) -> None:
+        self.process = self._start(command, cwd, {"PYTHONUNBUFFERED": "1", **env}, fresh)
         self.lines: list[str] = []
         self._news = threading.Condition()
         # A reader of its own, so that a talkative child never blocks on a full pipe.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @staticmethod
+    def _start(command: list[str], cwd: Path, env: dict[str, str], fresh: bool) -> Any:
+        if not fresh and warm.can_be_warm(env):
+            with open(os.devnull) as nothing:
+                return warm.Warm("library", command, cwd, {**os.environ, **env}, stdin=nothing.fileno(), both=True)
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def _read(self) -> None:
         with contextlib.suppress(ValueError):  # closed while reading
@@ -272,8 +279,15 @@ def spawn_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     """``spawn_agent(code_or_file, *args, marker=…, **env)``: starts it; with a marker, waits for a line that has it."""
     agents: list[Agent] = []
 
-    def spawn(code: str | Path, *args: object, marker: str | None = None, cwd: Path | None = None, **env: str) -> Agent:
-        agent = Agent(_command(code, args), cwd or tmp_path, env)
+    def spawn(
+        code: str | Path,
+        *args: object,
+        marker: str | None = None,
+        cwd: Path | None = None,
+        fresh: bool = False,
+        **env: str,
+    ) -> Agent:
+        agent = Agent(_command(code, args), cwd or tmp_path, env, fresh=fresh)
         agents.append(agent)
         return agent.wait_for(marker) if marker is not None else agent
 

@@ -21,6 +21,7 @@ SQLITE_ONLY: dict[str, str] = {
     "test_cli_streams.py": "the streams are what it is about",
     "test_cli_upkeep.py": FILE,
     "test_async_batch.py": RAW,
+    "test_batch_disk.py": FILE,
     "test_async_steps.py::test_a_thousand_steps_at_once_are_all_stored_while_another_process_holds_the_lock": RAW,
     "test_async_steps.py::test_reading_a_run_that_was_never_written_makes_no_file": FILE,
     "test_effect_once.py::test_case_011_a_forked_child_and_its_parent_both_write": RAW,
@@ -56,23 +57,6 @@ SQLITE_ONLY: dict[str, str] = {
     "test_contention.py::test_case_002_a_wait_that_runs_out_is_never_a_silent_stop": FILE,
     "test_contention.py::test_a_stranger_that_reads_all_the_time_stops_nobody": FILE,
 }
-
-
-#: Long proofs: `scripts/test` leaves them out, `scripts/test --all` runs them, and every other test on both databases.
-PROOFS = (
-    "test_crash_forks.py",
-    "test_crash_harnesses.py",
-    "test_crash_interrupts.py",
-    "test_crash_kills.py",
-    "test_crash_model.py",
-    "test_crash_owners.py",
-    "test_growth.py",
-    "test_layout_size.py",
-    "test_postgres_copy.py",
-    "test_postgres_hosts.py",
-    "test_postgres_news.py",
-    "test_postgres_outages.py",
-)
 
 
 def sqlite_only(file: str, test: str) -> str | None:

@@ -76,7 +76,9 @@ def test_case_052_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(db, ag
 
 
 def test_case_052_a_stopped_process_is_alive_and_a_zombie_is_dead(db, agent, ledger, spawn_agent):
-    live = spawn_agent(agent, db, ledger.path, 60, marker="in the step")
+    live = spawn_agent(
+        agent, db, ledger.path, 60, marker="in the step", fresh=True
+    )  # a child of ours, which we do not reap
     live.signal(signal.SIGSTOP)
     assert [run.shown_status for run in list_runs(db=db)] == ["running"]
     with pytest.raises(RunInUse) as caught:

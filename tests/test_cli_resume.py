@@ -225,6 +225,7 @@ agent_run("job", body, run_id="r", db="runs.db")
     assert "seen []" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [3])
 def test_case_049_of_two_racing_resumes_one_executes(times, agent_file, run_python, tmp_path, ledger):
     (tmp_path / "mended").touch()

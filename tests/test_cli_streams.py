@@ -96,9 +96,9 @@ def test_a_full_disk_is_an_error_and_no_traceback(store, shell):
     ],
     ids=lambda env: " ".join(f"{k}={v}" for k, v in env.items()),
 )
-def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, shell, env):
+def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, cli, env):
     for command in ("list", "show odd-1", "events odd-1", "resume odd-1", "list --format csv", "show odd-1 --report"):
-        done = shell(f"agent-resume {command} --db {store}", **env)
+        done = cli(*shlex.split(command), "--db", store, text=False, **env)
         assert done.returncode in (0, 5), done.stderr
         assert done.stdout
         assert b"Error" not in done.stderr
@@ -109,7 +109,7 @@ def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, shell, env)
         "export odd-1",
         "sql 'SELECT name FROM runs' --json",
     ):
-        done = shell(f"agent-resume {command} --db {store}", **env)
+        done = cli(*shlex.split(command), "--db", store, text=False, **env)
         assert done.returncode == 0, done.stderr
         encoding = "utf-16" if env.get("PYTHONIOENCODING") == "utf-16" else "utf-8"
         assert ODD in json.dumps(json.loads(done.stdout.decode(encoding)), ensure_ascii=False)
@@ -120,7 +120,7 @@ def test_a_utf8_reader_gets_the_characters_themselves(store, shell):
     assert ODD.encode() in shell(f"agent-resume list --json --db {store}", PYTHONIOENCODING="utf-8").stdout
 
 
-def test_case_083_stdout_is_one_json_document(store, shell, tmp_path):
+def test_case_083_stdout_is_one_json_document(store, cli, tmp_path):
     missing = tmp_path / "new.db"
     for command, code in (
         (f"list --json --db {missing}", 0),
@@ -138,14 +138,14 @@ def test_case_083_stdout_is_one_json_document(store, shell, tmp_path):
         (f"sql --schema --json --db {store}", 0),
         (f"resume --all-interrupted --exec --json --db {store}", 0),
     ):
-        done = shell(f"PYTHONWARNINGS=default agent-resume {command}")
+        done = cli(*shlex.split(command), PYTHONWARNINGS="default")
         assert done.returncode == code, (command, done.stderr)
         json.loads(done.stdout)
     assert not missing.exists()
 
 
-def test_case_084_no_escape_codes_off_a_terminal(store, shell):
-    wide = shell(f"agent-resume list --db {store}").stdout
+def test_case_084_no_escape_codes_off_a_terminal(store, cli):
+    wide = cli("list", "--db", store, text=False).stdout
     assert b"\x1b" not in wide
     for env in (
         {"COLUMNS": "20"},
@@ -154,10 +154,11 @@ def test_case_084_no_escape_codes_off_a_terminal(store, shell):
         {"FORCE_COLOR": "1"},
         {"TERM": "xterm-256color"},
     ):
-        narrow = shell(f"agent-resume list --db {store} | cat", **env).stdout
+        narrow = cli("list", "--db", store, text=False, **env).stdout
         assert [line.split()[:4] for line in narrow.splitlines()] == [line.split()[:4] for line in wide.splitlines()]
         for command in ("show odd-1", "doctor", "resume odd-1", "--help"):
-            done = shell(f"agent-resume {command} {'' if command == '--help' else f'--db {store}'}", **env)
+            at = () if command == "--help" else ("--db", store)
+            done = cli(*command.split(), *at, text=False, **env)
             assert b"\x1b" not in done.stdout + done.stderr
 
 
@@ -212,12 +213,13 @@ finally:
     print(sorted({"sqlalchemy", "alembic", "rich", "tabulate", "sqlite3", "psutil"} & set(sys.modules)), file=sys.stderr)
 """
     for args in (["--help"], ["--version"], ["list", "--help"], ["resume", "--help"], ["watch", "--help"]):
-        done = run_python(code, *args)
+        done = run_python(code, *args, fresh=True)
         assert done.returncode == 0
         assert done.stderr.strip() == "[]"
     assert "agent-resume 0." in cli("--version").stdout
     done = run_python(
-        "import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))"
+        "import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))",
+        fresh=True,
     )
     assert done.stdout.strip() == "[]"
 

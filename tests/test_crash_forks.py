@@ -89,6 +89,7 @@ def db(tmp_path: Path) -> str:
     return str(tmp_path / "runs.db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["parent", "child"])
 def test_forty_forks_beside_four_writing_threads(
     db: str, tmp_path: Path, spawn_agent: Callable[..., Any], first: str

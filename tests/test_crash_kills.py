@@ -168,6 +168,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing_that_was_completed() -> No
     assert "acknowledged and lost 0, completed and called again 0, damaged 0, not resumed 0" in verdict
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_processes_and_threads_that_compete_while_they_are_killed() -> None:
     assert "crash-test: ok" in crash_test("--kills", "30", "--seed", "7", "--only", "four")

@@ -221,6 +221,7 @@ print("result", result, flush=True)
     assert [step.attempts for step in state.steps] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_case_049_two_resumes_race_for_what_follows_the_pause(
     tmp_path: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]

@@ -60,6 +60,7 @@ def test_case_073_the_log_stays_small_with_a_reader_left_open_half_way(db: str) 
     assert wal_size(db) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_case_074_a_large_value_is_stored_once_and_never_read_for_a_listing(
     db: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
@@ -93,6 +94,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     assert int(grown) < 45, "a listing must not read the large value"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(sys.platform == "win32", reason="compares sizes of open files")
 def test_many_processes_keep_one_log_small(db: str, tmp_path: Path, spawn_agent: Callable[..., Any]) -> None:

@@ -20,7 +20,9 @@ HEAVY = ("alembic", "pydantic", "rich", "sqlalchemy", "tabulate", "typer")
 
 
 def _loaded(run_python: Callable[..., subprocess.CompletedProcess[str]], statement: str) -> set[str]:
-    done = run_python(f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})")
+    done = run_python(
+        f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})", fresh=True
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of memory from /proc"),
+]
 
 # Each part is a process of its own, whose peak of memory is its own too. Rows go through the store's own import.
 _CODE = """
-import json, resource, sys
+import json, sys
 from agent_resume import Store
 from agent_resume.layouts import export_runs, import_paths
 from agent_resume.models import RunDump
@@ -21,7 +24,6 @@ from agent_resume.layouts.lossless_rows import read_row
 
 what, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 TIME = "2026-01-31T09:08:07.006Z"
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 def rows():
     run = read_row("run", {"id": "big", "name": "big", "status": "completed", "created_at": TIME, "updated_at": TIME,
@@ -50,8 +52,9 @@ else:
     with Store("runs.db") as store:
         (row,) = export_runs(store, ["big"], format=what, out=sys.argv[4]).rows
         assert row.action == "exported", row.reason
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print("peak", peak // 1024)
+# Not ru_maxrss: that begins with what the parent had when it forked.
+(peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print("peak", int(peak) // 1024)
 """
 
 
@@ -68,20 +71,28 @@ def peak(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
+@pytest.fixture
+def everything(request: pytest.FixtureRequest) -> bool:
+    """Whether the whole size is wanted; else a share of it, with limits as much lower."""
+    return bool(request.config.getoption("--all"))
+
+
 @pytest.mark.timeout(900)
-def test_a_run_of_a_hundred_thousand_steps_fits_into_little_memory(peak):
-    count, size = 100_000, 20
+def test_a_run_of_a_hundred_thousand_steps_fits_into_little_memory(peak, everything):
+    count, size = (100_000, 20) if everything else (10_000, 20)
+    most, most_jsonl = (400, 200) if everything else (100, 70)
     peak("fill", count, size)
-    assert peak("flowcast", count, size, "out") < 400
-    assert peak("import", count, size, "out/big", "flowcast.db") < 400
-    assert peak("jsonl", count, size, "e.jsonl") < 200
-    assert peak("import", count, size, "e.jsonl", "jsonl.db") < 200
+    assert peak("flowcast", count, size, "out") < most
+    assert peak("import", count, size, "out/big", "flowcast.db") < most
+    assert peak("jsonl", count, size, "e.jsonl") < most_jsonl
+    assert peak("import", count, size, "e.jsonl", "jsonl.db") < most_jsonl
 
 
 @pytest.mark.timeout(300)
-def test_memory_follows_the_largest_value_and_not_the_size_of_the_run(peak):
-    peak("fill", 300, 500_000)  # 150 MB of results
-    assert peak("jsonl", 300, 500_000, "e.jsonl") < 120
-    assert peak("import", 300, 500_000, "e.jsonl", "jsonl.db") < 120
-    assert peak("flowcast", 300, 500_000, "out") < 120
-    assert peak("import", 300, 500_000, "out/big", "flowcast.db") < 120
+def test_memory_follows_the_largest_value_and_not_the_size_of_the_run(peak, everything):
+    count = 300 if everything else 100  # 150 or 50 MB of results
+    peak("fill", count, 500_000)
+    assert peak("jsonl", count, 500_000, "e.jsonl") < 120
+    assert peak("import", count, 500_000, "e.jsonl", "jsonl.db") < 120
+    assert peak("flowcast", count, 500_000, "out") < 120
+    assert peak("import", count, 500_000, "out/big", "flowcast.db") < 120

@@ -18,7 +18,9 @@ HEAVY = ("alembic", "typer", "tabulate", "rich", "sqlalchemy", "pydantic", "psut
 
 
 def test_case_087_importing_loads_nothing_heavy_and_touches_no_disk(tmp_path, run_python):
-    said = run_python(f"import agent_resume, sys\nprint([name for name in {HEAVY!r} if name in sys.modules])")
+    said = run_python(
+        f"import agent_resume, sys\nprint([name for name in {HEAVY!r} if name in sys.modules])", fresh=True
+    )
     assert (said.returncode, said.stdout, said.stderr) == (0, "[]\n", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -41,8 +43,8 @@ def test_case_087_sqlalchemy_comes_with_the_first_use_and_alembic_only_to_make_o
         f"with Checkpoint('r', db={db!r}) as run: run.step('a', int)\n"
         "print('sqlalchemy' in sys.modules, 'alembic' in sys.modules)"
     )
-    assert run_python(code).stdout == "True True\n"
-    assert run_python(code.replace("'a'", "'b'")).stdout == "True False\n"
+    assert run_python(code, fresh=True).stdout == "True True\n"
+    assert run_python(code.replace("'a'", "'b'"), fresh=True).stdout == "True False\n"
 
 
 def test_a_whole_run_prints_nothing(db, run_python):
@@ -56,6 +58,7 @@ def test_a_whole_run_prints_nothing(db, run_python):
         "answer('r', 'q', 1, db=db)\n"
         "agent_run('job', body, run_id='r', db=db)\nlist(list_runs(db=db))",
         db,
+        fresh=True,
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
 

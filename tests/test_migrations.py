@@ -298,7 +298,8 @@ from agent_resume import Checkpoint
 Checkpoint("r", db={db!r}).step("a", lambda: 1)
 assert state() == before, (before, state())
 log.info("still here")
-"""
+""",
+        fresh=True,
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, "app still here\n", "")
 

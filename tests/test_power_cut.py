@@ -127,6 +127,7 @@ def test_sqlite_itself_keeps_what_the_design_relies_on(powercut: ModuleType) -> 
     assert "power-cut: ok, seed 7: 240 power cuts in 6 scenarios" in verdict
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_agent_loses_nothing_that_it_was_told_is_stored(powercut: ModuleType) -> None:
     verdict = power_cuts(powercut, "--only", "agent", "--cuts", "20", "--seed", "7")
