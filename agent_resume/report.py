@@ -99,8 +99,10 @@ def token_sums(metas: Iterable[str | Mapping[str, Any] | None]) -> tuple[int | N
         if not meta:
             continue
         values = json.loads(meta) if isinstance(meta, str) else meta
+        if not isinstance(values, dict | Mapping):
+            continue
         for index, name in enumerate(("inputTokens", "outputTokens")):
-            value = values.get(name) if isinstance(values, Mapping) else None
+            value = values.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 sums[index] = (sums[index] or 0) + int(value)
     return sums[0], sums[1]

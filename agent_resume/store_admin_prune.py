@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import LargeBinary, and_, bindparam, cast, delete, func, select
+from sqlalchemy import LargeBinary, and_, bindparam, cast, delete, func, or_, select, union
 
 from . import errors
 from .database_sql import Statement, Tx
 from .schema import events, pauses, runs, steps
 from .store_admin import Judge, live_owner
+from .store_queries import owners_by_token
+from .store_runs import drop_owner
 from .store_sql import RUN_BY_SEQ, run_row
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 ENDED = ("completed", "failed", "cancelled")
 _AT_ONCE = 20
 _DELETE = Statement(delete(runs).where(runs.c.seq == bindparam("run")))
+# Runs that have ended name no owner, and a search by status keeps away from their steps.
+_unfinished = or_(*(runs.c.status == status for status in ("running", "paused", "interrupted", "failed")))
+_NAMED_OWNERS = Statement(
+    union(
+        select(runs.c.owner_token).where(_unfinished, runs.c.owner_token.is_not(None)),
+        select(steps.c.owner_token)
+        .join(runs, runs.c.seq == steps.c.run_id)
+        .where(_unfinished, steps.c.status == "running", steps.c.owner_token.is_not(None)),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,28 @@ def _delete(tx: Tx, judge: Judge, doomed: list[Doomed], wanted: PruneFilter) -> 
             tx.weight += one.bytes
             gone.append(one)
     return gone
+
+
+def forget_owners(store: Store) -> int:
+    """Delete the rows of dead processes that no unfinished run or running step names; how many.
+
+    A process that was killed leaves its row. One that registers meanwhile is alive, and stays.
+    """
+    if not store.ask(_dead_owners, store.owner.judge):
+        return 0
+    return store.direct(_forget, store.owner.judge)
+
+
+def _dead_owners(tx: Tx, judge: Judge) -> list[str]:
+    return [token for token, row in owners_by_token(tx).items() if judge(row) == "dead"]
+
+
+def _forget(tx: Tx, judge: Judge) -> int:
+    named = {token for (token,) in tx.all(_NAMED_OWNERS, {})}
+    gone = [token for token in _dead_owners(tx, judge) if token not in named]
+    for token in gone:
+        drop_owner(tx, token)
+    return len(gone)
 
 
 def file_bytes(database: Database) -> int:

@@ -15,7 +15,9 @@ STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "
 _step_columns = [steps.c[name] for name in STEP_COLUMNS]
 
 _RUN = Statement(select(runs).where(runs.c.id == bindparam("wanted")))
-_LATEST = Statement(select(runs).where(runs.c.name == bindparam("wanted")).order_by(runs.c.seq.desc()).limit(1))
+# The number first, from the index alone: sorting whole rows of a name that has thousands takes long.
+_newest = select(func.max(runs.c.seq)).where(runs.c.name == bindparam("wanted")).scalar_subquery()
+_LATEST = Statement(select(runs).where(runs.c.seq == _newest))
 _STEPS = Statement(select(*_step_columns).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq))
 _STEPS_FULL = Statement(
     select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq)

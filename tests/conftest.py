@@ -321,11 +321,11 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
     """``command("list", "--json")``: an agent-resume command in this process; its exit code, stdout and stderr."""
 
     def run(*args: object) -> tuple[int, str, str]:
-        from agent_resume.cli.app import app
+        from agent_resume.cli.app import build
 
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            app([str(arg) for arg in args], prog_name="agent-resume")
+            build()([str(arg) for arg in args], prog_name="agent-resume")
         out, err = capsys.readouterr()
         return int(ended.value.code or 0), out, err
 

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from agent_resume import Run, agent_run
+from agent_resume import Run, agent_run, schema
 
 
 @pytest.fixture
@@ -38,6 +38,26 @@ def test_rows_come_in_every_form(store, command):
 def test_every_view_and_table_can_be_read(store, command):
     for name in ("run_overview", "step_timeline", "step_attempts", "runs", "steps", "events", "pauses", "owners"):
         assert command("sql", f"SELECT * FROM {name}", "--json", "--db", store)[0] == 0
+
+
+@pytest.mark.parametrize("view", schema.VIEW_NAMES)
+def test_one_run_is_found_in_a_view_by_indexes_alone(store, view):
+    with sqlite3.connect(store) as plain:
+        plan = plain.execute(f"EXPLAIN QUERY PLAN SELECT * FROM {view} WHERE run_id = 'r'").fetchall()
+        assert plain.execute(f"SELECT DISTINCT run_id FROM {view} WHERE run_id = 'r'").fetchall() == [("r",)]
+    plain.close()
+    steps = [detail for *_, detail in plan]
+    assert any("SEARCH r USING" in step and "(id=?)" in step for step in steps), steps
+    # The scan of a view that was computed for one run is none of a table.
+    assert [step for step in steps if step.startswith("SCAN") and step != f"SCAN {view}"] == []
+
+
+@pytest.mark.parametrize("column", ["name", "status"])
+def test_an_overview_of_some_runs_reads_no_others(store, column):
+    with sqlite3.connect(store) as plain:
+        plan = plain.execute(f"EXPLAIN QUERY PLAN SELECT * FROM run_overview WHERE {column} = 'x'").fetchall()
+    plain.close()
+    assert [detail for *_, detail in plan if "SCAN" in detail] == []
 
 
 def test_parameters_are_bound_and_numbers_are_numbers(store, command):

@@ -202,6 +202,25 @@ def test_a_narrow_terminal_loses_columns_and_never_an_id(db, tmp_path):
     assert "TOKENS" in on_a_terminal(["list", "--db", db], tmp_path, COLUMNS="120", NO_COLOR="1").decode()
 
 
+def test_a_timeline_fits_a_narrow_terminal_and_says_how_to_go_on(db, tmp_path):
+    def body(run):
+        run.step("short", lambda: 1)
+        run.step("a-name-that-is-as-long-as-this-terminal-is-wide-0123456789", lambda: 2)
+        run.pause("Shall the offer go out now, or only after the holidays are over?", name="approve")
+
+    agent_run("n", body, run_id="r", db=db, on_pause="return")
+    shown = on_a_terminal(["show", "r", "--db", db], tmp_path, COLUMNS="60", NO_COLOR="1", AGENT_RESUME_DB=db).decode()
+    lines = shown.splitlines()
+    assert "  a-name-that-is-as-long-as-this-terminal-is-wide-0123456789" in lines
+    assert max(map(len, lines)) <= 60
+    assert "  how to go on: agent-resume resume r" in lines
+    piped = subprocess.run(
+        [sys.executable, "-m", "agent_resume", "show", "r", "--db", db], capture_output=True, text=True, check=True
+    ).stdout
+    assert "or only after the holidays are over?  open" in piped
+    assert "how to go on" not in piped
+
+
 def test_case_087_help_and_version_load_nothing_heavy(cli, run_python):
     code = """
 import sys
@@ -222,6 +241,35 @@ finally:
         fresh=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_plain_arguments_are_read_without_pydantic(db, run_python):
+    agent_run("job", lambda run: run.step("s", lambda: 1), run_id="r", db=db)
+    code = """
+import sys
+from agent_resume.cli import main
+sys.argv = ["agent-resume", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print("pydantic" in sys.modules, file=sys.stderr)
+"""
+    for args in (
+        ["list", "--limit", "5", "--name", "job"],
+        ["show", "r"],
+        ["tag", "r", "x=1", "y"],
+        ["run", "--", "true"],
+    ):
+        done = run_python(code, *args, AGENT_RESUME_DB=db)
+        assert done.stderr.splitlines()[-1] == "False", args
+
+
+def test_what_is_not_plain_is_refused_as_typer_does(command):
+    for args in (["list", "--limit", "-1"], ["list", "--limit", "x"], ["resume", "--at-once", "65"], ["show"], ["tag"]):
+        code, out, err = command(*args)
+        assert (code, out) == (2, "")
+        assert "Usage: agent-resume" in err
+    assert command("list", "--limit", "9" * 20, "--db", "none.db")[0] == 0
 
 
 def test_every_command_has_help_with_an_example(command):

@@ -71,6 +71,41 @@ agent_run("live", lambda run: (print("living", flush=True), time.sleep(60)), run
         assert store.load_run("live").shown_status == "running"
 
 
+def test_prune_forgets_dead_processes_that_nothing_names(db, command, spawn_agent):
+    holds = """
+import sys, time
+from agent_resume import agent_run
+def body(run):
+    print("living", flush=True)
+    time.sleep(60)
+agent_run("agent", body, run_id=sys.argv[2], db=sys.argv[1])
+"""
+    cut, ended, _ = [spawn_agent(holds, db, run_id, marker="living") for run_id in ("cut", "ended", "live")]
+    for agent in (cut, ended):
+        agent.kill()
+    assert command("cancel", "ended", "--db", db)[0] == 0
+
+    def owners():
+        with sqlite3.connect(db) as plain:
+            found = plain.execute("SELECT id FROM owners JOIN runs ON owner_token = token ORDER BY id").fetchall()
+            count = plain.execute("SELECT count(*) FROM owners").fetchone()[0]
+        plain.close()
+        return [run_id for (run_id,) in found], count
+
+    assert owners()[1] == 3
+    prune = ("prune", "--older-than", "0s", "--status", "cancelled", "--json", "--db", db)
+    assert json.loads(command(*prune, "--dry-run")[1])["ownersForgotten"] == 0
+    assert owners()[1] == 3
+    time.sleep(0.01)
+    told = json.loads(command(*prune)[1])
+    assert [run["id"] for run in told["runs"]] == ["ended"]
+    assert told["ownersForgotten"] == 1
+    assert owners() == (["cut", "live"], 2)
+    with Store(db) as store:
+        assert store.load_run("cut").shown_status == "interrupted"
+        assert store.load_run("live").shown_status == "running"
+
+
 def test_prune_wants_to_know_which(store, command):
     assert command("prune", "--db", store)[0] == 2
     assert command("prune", "--older-than", "soon", "--db", store)[0] == 2

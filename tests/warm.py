@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -266,6 +267,9 @@ def _main() -> Callable[[], object]:
     line = socket.socket(fileno=int(number))
     for name in _IMPORTS[kind]:
         importlib.import_module(name)
+    if kind == "command":
+        for command in pkgutil.iter_modules(sys.modules["agent_resume.cli"].__path__):
+            importlib.import_module(f"agent_resume.cli.{command.name}")
     return _become(_serve(line))
 
 

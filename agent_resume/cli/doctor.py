@@ -33,22 +33,20 @@ def doctor_command(
             if json:
                 continue
             topic, level = report.pad(finding.topic, 11), report.pad(finding.level, 7)
-            first, *rest = _wrapped(finding.text)
+            first, *rest = screen.wrap(screen.fit(finding.text), _INDENT)
             screen.line(f"{screen.paint(level, _STYLES[finding.level])}  {topic}  {first}")
             for text in rest:
                 screen.line(f"{'':{_INDENT}}{text}")
             if finding.mend is not None:
-                screen.line(f"{'':{_INDENT}}-> {screen.fit(finding.mend)}")
+                first, *rest = _mending(screen.fit(finding.mend))
+                screen.line(f"{'':{_INDENT}}-> {first}")
+                for text in rest:
+                    screen.line(f"{'':{_INDENT}}   {text}")
         if json:
             screen.document([dataclasses.asdict(finding) for finding in findings])
     return exits.FAILED if any(finding.level == "problem" for finding in findings) else exits.OK
 
 
-def _wrapped(text: str) -> list[str]:
-    """Lines that a terminal holds; in a pipe one line, so that it can be searched."""
-    import textwrap
-
-    shown = screen.fit(text)
-    if not screen.is_terminal():
-        return [shown]
-    return textwrap.wrap(shown, max(30, screen.columns() - _INDENT), break_long_words=False, break_on_hyphens=False)
+def _mending(text: str) -> list[str]:
+    # A command is copied from the screen: no line break of ours in it.
+    return [text] if text.startswith("agent-resume ") else screen.wrap(text, _INDENT + 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ SCREENFUL = 50
 _SORTS = ("created", "updated", "name", "status")
 _HEADERS = ("ID", "NAME", "STATUS", "STEPS", "DURATION", "AGE", "TOKENS")
 _RIGHT = ("STEPS", "DURATION", "AGE", "TOKENS")
+_EXPENDABLE = ("STEPS", "NAME", "DURATION", "AGE", "TOKENS")
 
 
 def list_command(
@@ -59,21 +61,28 @@ def list_command(
 
         if not store.exists():
             screen.note(f"no store at {store.display}; the first agent run makes it")
+        most = None if most is None else min(most, sys.maxsize - 1)
         wanted = None if most is None else most + 1
         found = list_runs(db=store, status=status, name=name, since=begin, until=end, limit=wanted, sort=sort)
         runs = found if most is None else itertools.islice(found, most)
-        _print(runs, json=json, format=format)
+        shown = _print(runs, json=json, format=format)
+        if not json and format not in tables.LINE_FORMATS and not shown and store.exists():
+            screen.note("no run fits" if status or name or since or until else "no run yet")
         if limit is None and most is not None and next(found, None) is not None:
             screen.note(f"only {most} runs are shown; --limit 0 shows all")
 
 
-def _print(runs: Iterator[RunSummary], *, json: bool, format: str | None) -> None:
+def _print(runs: Iterator[RunSummary], *, json: bool, format: str | None) -> int:
+    """How many rows of a table were printed."""
     if json:
         screen.array(run.to_dict() for run in runs)
     elif format in tables.LINE_FORMATS:
         tables.records((run.to_dict() for run in runs), format)
     else:
-        tables.print_table(_HEADERS, [_cells(run) for run in runs], format, right=_RIGHT, expendable=_RIGHT[1:])
+        rows = [_cells(run) for run in runs]
+        tables.print_table(_HEADERS, rows, format, right=_RIGHT, expendable=_EXPENDABLE)
+        return len(rows)
+    return 0
 
 
 def _cells(run: RunSummary) -> list[str]:

@@ -36,7 +36,8 @@ def prune_command(
 ) -> None:
     """Delete old runs and give their space back.
 
-    A run that a live process executes is never touched. Say at least --older-than or --keep-last.
+    A run that a live process executes is never touched. Rows of dead processes that no run needs go too. Say at least
+    --older-than or --keep-last.
     """
     from agent_resume import clock, schema, store_admin_prune
 
@@ -62,6 +63,7 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
 
     before = store_admin_prune.file_bytes(store.database)
     gone = found if dry_run else list(store_admin_prune.delete_runs(store, found, wanted))
+    owners = 0 if dry_run or not store.exists() else store_admin_prune.forget_owners(store)
     kept = None if dry_run or not gone else store_admin_prune.reclaim(store.database)
     freed = before - store_admin_prune.file_bytes(store.database)
     total = sum(run.bytes for run in gone)
@@ -82,6 +84,7 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
                 "bytes": total,
                 "bytesFreed": 0 if dry_run else freed,
                 "notReclaimed": kept,
+                "ownersForgotten": owners,
             }
         )
     else:
@@ -92,6 +95,8 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
         tables.print_table(("ID", "STATUS", "AGE", "SIZE"), rows, None, right=("AGE", "SIZE"))
     what = "would go" if dry_run else "deleted"
     screen.note(f"{tables.plural(len(gone), 'run')} {what}, {tables.size(total)} of data ({total:,} bytes)")
+    if owners:
+        screen.note(f"{tables.plural(owners, 'row')} of dead processes deleted")
     if gone and not dry_run:
         screen.note(
             f"the file is {tables.size(max(0, freed))} smaller"

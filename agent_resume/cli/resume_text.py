@@ -22,7 +22,7 @@ def plan(store: Store, detail: RunDetail) -> list[str]:
 
 def _advice(store: Store, detail: RunDetail) -> list[str]:
     run, status = detail.run, detail.status
-    me = _typed(store, detail)
+    me = typed(store, detail)
     if status == "completed":
         return ["The run is completed; nothing is left to resume."]
     if status == "cancelled":
@@ -38,7 +38,7 @@ def _advice(store: Store, detail: RunDetail) -> list[str]:
     for pause in detail.open_pauses:
         if pause.kind != "sleep":
             named = f" --name {shlex.quote(pause.name)}" if len(detail.open_pauses) > 1 else ""
-            lines += ["To answer:", f"  {_typed(store, detail)} --answer JSON{named} --exec"]
+            lines += ["To answer:", f"  {typed(store, detail)} --answer JSON{named} --exec"]
     for step in detail.steps:
         if step.status == "in_doubt":
             key = shlex.quote(step.key)
@@ -72,8 +72,8 @@ def _how(detail: RunDetail, me: str) -> list[str]:
     return lines
 
 
-def _typed(store: Store, detail: RunDetail) -> str:
-    """This command as it is typed into a shell; ids that look like options come last, after ``--``."""
+def typed(store: Store, detail: RunDetail) -> str:
+    """``resume`` of this run as it is typed into a shell; ids that look like options come last, after ``--``."""
     import os
 
     from agent_resume import database_location

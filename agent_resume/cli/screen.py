@@ -17,6 +17,7 @@ from agent_resume import report
 
 # What ``json.dumps`` leaves as it is and a terminal may obey: C1 controls, and marks that turn the writing direction.
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_COLOUR = re.compile(r"\033\[[0-9;]*m")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _OF_STATUS = {
     "completed": "green",
@@ -143,6 +144,22 @@ def columns() -> int:
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns
+
+
+def width(text: str) -> int:
+    """How many columns ``text`` takes, colours not counted."""
+    return report.width(_COLOUR.sub("", text))
+
+
+def wrap(text: str, before: int) -> list[str]:
+    """``text`` in lines that fit a terminal behind ``before`` columns; one line in a pipe."""
+    if not is_terminal() or before + width(text) <= columns():
+        return [text]
+    import textwrap
+
+    # Words stay whole, so that what is meant to be copied can be.
+    room = max(20, columns() - before)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def draws() -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agent_resume.models import RunRow
     from agent_resume.store import Store
 
+_RESUMABLE = ("paused", "failed", "interrupted", "idle")
 Unmasked = Annotated[bool, typer.Option("--unmasked", help="Show credentials in stored values as they are.")]
 
 
@@ -82,7 +83,7 @@ def _show_json(store: Store, row: RunRow, *, events: bool) -> None:
 def _show_text(store: Store, row: RunRow, *, events: bool) -> None:
     from agent_resume import store_admin_detail
 
-    from . import show_text
+    from . import resume_text, show_text
 
     detail = store_admin_detail.detail(store, row)
     blocks = [
@@ -91,6 +92,8 @@ def _show_text(store: Store, row: RunRow, *, events: bool) -> None:
         show_text.questions(store, detail.pauses),
         show_text.run_warnings(detail),
     ]
+    if screen.is_terminal() and detail.status in _RESUMABLE:
+        blocks.append([f"  {screen.paint('how to go on:', 'dim')} {resume_text.typed(store, detail)}"])
     if events:
         blocks.append([show_text.event_line(store, event) for event in store.events(row.id)])
     between = False

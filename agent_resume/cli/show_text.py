@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from agent_resume.store_admin_detail import RunDetail, StepDetail
 
 _BAR = 16
+#: A terminal narrower than this has no room for bars.
+_WIDE = 72
 
 
 def header(store: Store, detail: RunDetail) -> list[str]:
     """The run's id and status, and what is known of it, a line each."""
-    from agent_resume import report
-
     run = detail.run
     given, made = detail.tokens
     rows = [("agent", screen.fit(run.name))] if run.name != run.id else []
@@ -34,7 +34,7 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     if detail.owner is not None and run.status in ("running", "paused"):
         rows += [("owner", owner_text(detail))]
     if run.error is not None:
-        rows += [("error", screen.paint(error_text(store, json.loads(run.error)), "red"))]
+        rows += [("error", error_text(store, json.loads(run.error)))]
     rows += [("loop", screen.fit(_loop(detail)))] if _loop(detail) else []
     for label, value in (("forked from", run.forked_from), ("parent", run.parent_run_id)):
         if value is not None:
@@ -43,7 +43,15 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     if meta:
         rows += [("meta", _value(store, meta))]
     head = f"{screen.paint(screen.fit(run.id), 'bold')}  {screen.paint_status(detail.status)}"
-    return [head, *(f"  {report.pad(label, 11)} {text}" for label, text in rows)]
+    return [head, *(line for label, text in rows for line in _row(label, text))]
+
+
+def _row(label: str, text: str) -> list[str]:
+    from agent_resume import report
+
+    style = "red" if label == "error" else ""
+    first, *others = [screen.paint(line, style) for line in screen.wrap(text, 14)]
+    return [f"  {report.pad(label, 11)} {first}", *(f"{'':14}{line}" for line in others)]
 
 
 def _ended(detail: RunDetail) -> str:
@@ -114,15 +122,23 @@ def timeline(store: Store, detail: RunDetail, *, bars: bool = True) -> list[str]
     from agent_resume import report
 
     names = [screen.fit(step.key) for step in detail.steps]
-    width = max(map(report.width, names), default=0)
     longest = max((step.duration_ms or 0 for step in detail.steps), default=0)
     words = max((len(step.status) for step in detail.steps), default=0)
+    bars = bars and longest > 0 and not (screen.is_terminal() and screen.columns() < _WIDE)
+    # What stands beside a name: two blanks before each column.
+    room = max(16, screen.columns() - 2 - (2 + words) - (2 + 7) - (2 + _BAR if bars else 0))
+    fitting = [size for size in map(report.width, names) if size <= room or not screen.is_terminal()]
+    width = max(fitting, default=min(room, 16))
     lines = []
     for step, name in zip(detail.steps, names, strict=True):
         took = _took(detail, step)
-        bar = f"  {report.pad(_bar(step.duration_ms, longest), _BAR)}" if bars and longest else ""
-        rest = "; ".join(_remarks(store, step, detail.marks.get(step.key, {})))
+        bar = f"  {report.pad(_bar(step.duration_ms, longest), _BAR)}" if bars else ""
+        cut = ["cut off"] if step.status == "running" and detail.status == "interrupted" else []
+        rest = "; ".join(cut + _remarks(store, step, detail.marks.get(step.key, {})))
         status = screen.paint_status(report.pad(step.status, words).replace("_", " "))
+        if report.width(name) > width:  # a line of its own: it may be needed whole
+            lines.append(f"  {name}")
+            name = ""
         lines.append(f"  {report.pad(name, width)}  {status}  {took:>7}{bar}  {rest}".rstrip())
     return lines
 
@@ -178,7 +194,8 @@ def questions(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
             line += f"  {screen.paint('open', 'yellow')}, asked {tables.age(pause.asked_at)} ago"
         if pause.deadline is not None:
             line += f", until {pause.deadline}"
-        lines.append(line)
+        first, *others = screen.wrap(line, 4)
+        lines += [first, *(f"    {other}" for other in others)]
         if pause.context is not None and pause.answered_at is None:
             lines.append(f"    {_value(store, codec.json_value('tagged', pause.context))}")
     return lines

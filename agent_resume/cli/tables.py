@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from . import screen
 from .exits import Usage
 
 LINE_FORMATS = ("csv", "tsv", "jsonl")
-_COLOUR = re.compile(r"\033\[[0-9;]*m")
 
 
 def check(format: str | None) -> None:
@@ -65,9 +63,7 @@ def print_table(
 
 
 def _widest(text: str) -> int:
-    from agent_resume import report
-
-    return max(report.width(_COLOUR.sub("", line)) for line in text.split("\n"))
+    return max(map(screen.width, text.split("\n")))
 
 
 def records(values: Iterable[dict[str, Any]], format: str | None) -> None:

@@ -1,0 +1,94 @@
+"""How the values of a command line are read: without pydantic, where nothing of it is needed.
+
+Typer reads every value through pydantic, whose import takes longer than ``list`` works. Typer makes its parameters
+itself and takes no class for them, so they change class here. Values that are not plain go Typer's way, for its
+messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+_NOT_PLAIN = object()
+_DIGITS = re.compile("[0-9]{1,18}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _plain(parameter: Any, value: Any) -> Any:
+    """What Typer makes of ``value``, or ``_NOT_PLAIN`` where Typer has to say."""
+    several = parameter.multiple or parameter.nargs != 1
+    if value is None:
+        return _NOT_PLAIN if parameter.required else () if several else None
+    kind, least, most = parameter.agent_resume_kind
+    if kind is str:
+        texts = value if several else (value,)
+        plain = isinstance(texts, tuple | list) and texts and all(map(_is_text, texts))
+        return value if plain else _NOT_PLAIN
+    if several or kind is None:
+        return _NOT_PLAIN
+    number = int(value) if kind is int and isinstance(value, str) and _DIGITS.fullmatch(value) else value
+    fits = isinstance(number, kind) and (least is None or number >= least) and (most is None or number <= most)
+    return number if fits else _NOT_PLAIN
+
+
+def _is_text(value: Any) -> bool:
+    # Bytes that are no text come as lone surrogates.
+    return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
+
+
+def _process(parameter: Any, ctx: Any, value: Any, theirs: Callable[[Any, Any], Any]) -> Any:
+    found = _plain(parameter, value)
+    if found is _NOT_PLAIN:
+        return theirs(ctx, value)
+    return found if parameter.callback is None else parameter.callback(ctx, parameter, found)
+
+
+class _Option(TyperOption):
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        return _process(self, ctx, value, super().process_value)
+
+
+class _Argument(TyperArgument):
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        return _process(self, ctx, value, super().process_value)
+
+
+def _lightened(parameters: list[Any], annotations: Mapping[str, Any]) -> list[Any]:
+    for parameter in parameters:
+        if type(parameter) in (TyperOption, TyperArgument):
+            parameter.__class__ = _Option if isinstance(parameter, TyperOption) else _Argument
+            parameter.agent_resume_kind = _kind(annotations.get(parameter.name))
+    return parameters
+
+
+def _kind(annotation: Any) -> tuple[Any, Any, Any]:
+    """The type and the bounds of an annotation; a type of None is Typer's to read."""
+    base, *given = get_args(annotation) or (None,)
+    # ``str``, ``str | None``, ``list[str]`` and ``list[str] | None`` are all of one kind.
+    for kind in (str, int, float):
+        if base in (kind, kind | None, list[kind], list[kind] | None):  # type: ignore[valid-type]
+            info = given[0] if given else None
+            return kind, getattr(info, "min", None), getattr(info, "max", None)
+    return None, None, None
+
+
+class Group(TyperGroup):
+    """The application: with the options for completion, which Typer adds to it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As Typer's."""
+        return _lightened(super().get_params(ctx), {})
+
+
+def command_class(annotations: Mapping[str, Any]) -> type[TyperCommand]:
+    """The class of a command whose parameters are annotated so."""
+
+    class Command(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            return _lightened(super().get_params(ctx), annotations)
+
+    return Command
