@@ -29,7 +29,10 @@ def iso(ms: int) -> str:
 
 def now_iso() -> str:
     """The current time as ``2026-01-31T09:08:07.006Z``."""
-    return iso(now_ms())
+    ms = now_ms()
+    second, text = _second
+    rest = ms - second * 1000
+    return f"{text}{rest:03d}Z" if 0 <= rest < 1000 else iso(ms)
 
 
 def parse_iso(text: str) -> int:

@@ -32,6 +32,7 @@ class Database:
         self.location = location
         self.display = location.display
         self.driver = driver_of(location)
+        self._persist: Callable[[Callable[[], Any]], Any] | None = self.driver.persist
         self.users = 0
         self.generation = 0
         self._start_afresh()
@@ -73,7 +74,10 @@ class Database:
                 self._wait_for_the_borrower()
             with self._lock:
                 self._inside = me
-                value: T = self.driver.persist(lambda: self._transaction(self._writable(), operation, arguments, full))
+                if self._persist is None:
+                    value: T = self._transaction(self._writable(), operation, arguments, full)
+                else:
+                    value = self._persist(lambda: self._transaction(self._writable(), operation, arguments, full))
                 self._inside = None
             clean = True
             return value
@@ -185,7 +189,9 @@ class Database:
 
     def read(self, operation: Callable[Concatenate[Tx, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
         """Run an operation that only reads; each of its statements sees the newest committed state."""
-        return self.driver.persist(lambda: self._read(operation, arguments, named))  # type: ignore[no-any-return]  # likewise
+        if self._persist is None:
+            return self._read(operation, arguments, named)
+        return self._persist(lambda: self._read(operation, arguments, named))  # type: ignore[no-any-return]  # what the operation returns
 
     def _read(self, operation: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]) -> T:
         with self._reader() as tx:

@@ -12,7 +12,7 @@ import errno
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
@@ -53,6 +53,8 @@ class SqliteDriver:
     """How one SQLite file is created, opened, locked and understood."""
 
     name: Final = "sqlite"
+    #: Nothing is tried again: who has the lock races with nobody, and a file does not go away for a while.
+    persist: Final = None
 
     def __init__(self, location: Location) -> None:
         self.path = location.target
@@ -324,10 +326,6 @@ class SqliteDriver:
     def commit(self, tx: Tx) -> None:
         """COMMIT; a file gives an answer, whatever it is."""
         tx.cursor.execute("COMMIT")
-
-    def persist(self, action: Callable[[], T]) -> T:
-        """Call ``action``: who has the lock races with nobody, and a file does not go away for a while."""
-        return action()
 
     def intact(self, connection: sqlite3.Connection) -> bool:
         """Whether the transaction can go on after an error in it."""

@@ -26,6 +26,8 @@ def fingerprint(fn: Callable[..., Any], args: tuple[Any, ...], *, codec: Codec =
     Returns:
         32 hexadecimal digits, or None when there are no arguments.
     """
+    if not args and not isinstance(fn, functools.partial):
+        return None
     positional, keywords = _arguments(fn, args)
     if not positional and not keywords:
         return None
@@ -82,7 +84,7 @@ def _function(fn: Any) -> types.FunctionType | None:
     for _ in range(_MOST_WRAPPERS):
         kind = type(fn)
         if kind is types.FunctionType:
-            wrapped = fn.__dict__.get("__wrapped__") if fn.__dict__ else None
+            wrapped = getattr(fn, "__wrapped__", None)  # asking for its __dict__ would make one
             if not callable(wrapped):
                 return fn  # type: ignore[no-any-return]
             fn = wrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
@@ -41,6 +42,7 @@ class Run:
 
     def __init__(self, core: RunCore) -> None:
         self._core = core
+        self._perform = functools.partial(run_calls.perform, core.store)
 
     # -- driving -------------------------------------------------------------------------------------------------
 
@@ -48,9 +50,6 @@ class Run:
         core = self._core
         run_context.refuse_inside_transaction(core.store.database, core.run_id)
         return run_calls.drive(flow, self._perform)
-
-    def _perform(self, effect: Any) -> Any:
-        return run_calls.perform(self._core.store, effect)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

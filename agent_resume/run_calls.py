@@ -58,11 +58,12 @@ def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
 
 def perform(store: Store, effect: Any) -> Any:
     """Perform an effect in the calling thread; writes go through the direct door."""
-    if type(effect) is Write:
+    kind = type(effect)
+    if kind is Write:
         return store.database.direct(effect.operation, *effect.arguments, full=effect.full)
-    if type(effect) is Call:
+    if kind is Call:
         return call(effect.spec, effect.context)
-    if type(effect) is Read:
+    if kind is Read:
         return store.database.read(effect.operation, *effect.arguments)
     return perform_rest(store, effect)
 

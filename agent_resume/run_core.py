@@ -127,9 +127,10 @@ class RunCore(Pending):
     @property
     def owner(self) -> Owner:
         """This process as an owner; a new one after a fork."""
-        if self._owner is None or self._owner.generation != self.store.database.generation:
-            self._owner = self.store.owner
-        return self._owner
+        owner = self._owner
+        if owner is None or owner.generation != self.store.database.generation:
+            owner = self._owner = self.store.owner
+        return owner
 
     @property
     def has_owner(self) -> bool:

@@ -36,8 +36,11 @@ from .store_steps import Attempt, Claim, ClaimRequest
 def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     """Everything that happens when ``step`` is called and its outcome is not in memory."""
     core.refuse_if_stopped(f"start step {spec.key!r}")
-    yield from enter(core)
-    in_flight, place, mine = core.owner.in_flight, (core.where.seq, spec.key), False
+    owner = core.owner
+    if not core.belongs_to(owner):
+        yield from enter(core)
+        owner = core.owner
+    in_flight, place, mine = owner.in_flight, (core.where.seq, spec.key), False
     work = _step(core, spec)
     try:
         mine = in_flight.take(place, work)
@@ -105,7 +108,8 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
             core.store.display, "this process could not beat for a lease, so others may take its run",
             "look why the store cannot be written, then resume the run",
         )  # fmt: skip
-    meta = core.meta_text(spec.key, spec.meta)
+    place = core.where
+    meta = core.meta_text(spec.key, spec.meta) if spec.meta else None
     # A start mark survives the process, not the power; one of effect="once" must survive both, or a power cut would
     # hide that it had begun.
     full = spec.effect == "once"
@@ -115,21 +119,22 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
         skips = core.take_skips()
         request = ClaimRequest(
             spec.key, owner.token, spec.effect, spec.fingerprint, spec.code_hash, meta, owner.judge,
-            again=again, retry_doubt=retry_doubt, patient=patient, skips=skips,
+            again, retry_doubt, patient, skips,
         )  # fmt: skip
         try:
-            claim = yield Write(store_steps.claim, (core.where, request), full)
+            claim = yield Write(store_steps.claim, (place, request), full)
         except (errors.AgentResumeError, errors.RunCancelled, GeneratorExit):
             core.return_skips(skips)
             raise
         except BaseException as interrupt:
-            if (core.where.seq, spec.key) not in owner.unsettled:
+            if (place.seq, spec.key) not in owner.unsettled:
                 # Whether the claim stands is unknown, so it is given back if it does.
-                yield from _once_more(
-                    Write(store_steps.give_back, (core.where, spec.key, owner.token), full), interrupt
-                )
+                yield from _once_more(Write(store_steps.give_back, (place, spec.key, owner.token), full), interrupt)
             raise
-        if claim.kind in ("stored", "watch", "wait"):
+        if claim.kind == "claimed":
+            faults.at("after-claim")
+            return claim
+        if claim.kind != "in_doubt":
             core.return_skips(skips)
         if claim.kind == "watch":
             yield from _watch(core, spec, claim)
@@ -260,14 +265,15 @@ class _Again:
 def _attempt(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     if core.tells:
         core.tell(StepEvent("start", core.run_id, spec.key))
-    attempt = Attempt(spec.key, claim.step, claim.attempt, core.owner.token)
+    owner, number = core.owner, claim.attempt
+    attempt = Attempt(spec.key, claim.step, number, owner.token)
     faults.at("in-function")
     started = clock.monotonic()
-    spec.attempt = claim.attempt
-    core.owner.unsettled.add((core.where.seq, spec.key))
+    spec.attempt = number
+    owner.unsettled.add((core.where.seq, spec.key))
     outcome: Outcome
     try:
-        outcome = yield Call(spec, StepContext(core.run_id, spec.key, claim.attempt))
+        outcome = yield Call(spec, StepContext(core.run_id, spec.key, number))
     except GeneratorExit:
         raise  # nobody drives this flow any more
     except BaseException as interrupt:  # noqa: BLE001 - between the call and here
@@ -291,16 +297,10 @@ def store_result(
     core: RunCore, spec: StepSpec, claim: Claim, attempt: Attempt, encoded: Encoded, fresh: Any, ms: int, value: Any
 ) -> Flow:
     """Complete a step; what ``step`` returns comes back."""
-    meta = core.meta_text(spec.key, run_usage.merged(value, spec.meta))
-    yield from _complete(core, attempt, encoded, ms, meta, value)
-    core.remember(spec, claim, encoded)
-    if core.tells:
-        core.tell(StepEvent("done", core.run_id, spec.key, duration_ms=ms, result=fresh))
-    return fresh
-
-
-def _complete(core: RunCore, attempt: Attempt, encoded: Any, ms: int, meta: str | None, value: Any) -> Flow:
-    write = Write(store_steps.complete, (core.where, attempt, encoded, ms, meta), core.full)
+    merged = run_usage.merged(value, spec.meta)
+    meta = core.meta_text(spec.key, merged) if merged else None
+    place = core.where
+    write = Write(store_steps.complete, (place, attempt, encoded, ms, meta), core.full)
     try:
         yield write
     except (errors.RunLost, errors.RunNotFound):  # taken over, or deleted
@@ -315,7 +315,11 @@ def _complete(core: RunCore, attempt: Attempt, encoded: Any, ms: int, meta: str 
         # Storing it again is harmless when the commit stands, and right when it does not.
         yield from _once_more(write, interrupt)
         raise
-    core.owner.unsettled.discard((core.where.seq, attempt.key))
+    core.owner.unsettled.discard((place.seq, attempt.key))
+    core.remember(spec, claim, encoded)
+    if core.tells:
+        core.tell(StepEvent("done", core.run_id, spec.key, duration_ms=ms, result=fresh))
+    return fresh
 
 
 def fail_flow(

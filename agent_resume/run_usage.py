@@ -9,13 +9,15 @@ from typing import Any
 _INPUT = ("input_tokens", "prompt_tokens", "inputTokens", "request_tokens", "prompt_token_count")
 _OUTPUT = ("output_tokens", "completion_tokens", "outputTokens", "response_tokens", "candidates_token_count")
 
+_SILENT = frozenset({str, int, float, bool, list, type(None)})
+
 
 def usage_of(value: Any) -> dict[str, Any]:
     """``inputTokens``, ``outputTokens`` and ``model`` of a result that carries ``usage``; empty for any other.
 
     Objects and dicts are looked at alike. Never raises: a property may do anything.
     """
-    if type(value) in (str, int, float, bool, list, type(None)):
+    if type(value) in _SILENT or (type(value) is dict and "usage" not in value):
         return {}
     try:
         usage = _get(value, "usage")

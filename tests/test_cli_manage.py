@@ -172,7 +172,7 @@ def test_watch_in_a_pipe_prints_lines_and_ends_with_the_runs_code(store, command
 
 def test_copy_takes_every_run_and_can_be_repeated(store, command, tmp_path):
     target = tmp_path / "copy.db"
-    first = json.loads(command("copy", "--to", target, "--json", "--db", store)[1])
+    first = json.loads(command("copy", "--to", target, "--json", "--from", store)[1])
     again = json.loads(command("copy", "--to", target, "--json", "--db", store)[1])
     assert (first["copied"], again["copied"], again["present"]) == (1, 0, 1)
     assert first["checksum"] == again["checksum"]

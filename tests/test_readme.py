@@ -99,6 +99,20 @@ def test_the_command_line_reference_is_what_the_commands_say():
     assert done.returncode == 0, done.stderr
 
 
+def test_every_command_and_option_that_the_readme_mentions_exists(command):
+    prose, _, _ = README.partition("## Command line")
+    after = README.partition("## Coming from other systems")[2]
+    # In code only: prose says "agent-resume wraps" as well.
+    used = re.findall(r"(?:`|\$ |^    )agent-resume ([a-z]+)((?: [^`\n]*)?)", prose + after, re.MULTILINE)
+    assert len(used) > 10
+    for name, rest in used:
+        code, text, _ = command(name, "--help")
+        assert code == 0, name
+        # Behind a bare -- stands somebody else's command.
+        for option in re.findall(r"(?<= )--[a-z-]+", rest.partition(" -- ")[0]):
+            assert re.search(rf"{option}\b", text), f"{name} {option}"
+
+
 def test_every_public_name_is_in_the_readme():
     missing = [name for name in agent_resume.__all__ if not re.search(rf"\b{re.escape(name)}\b", README)]
     assert not missing

@@ -6,6 +6,7 @@ interpreter reads only once, at its start, they cannot have: ``can_be_warm`` tel
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -156,6 +157,11 @@ class _Nursery:
             stdin=subprocess.DEVNULL,
         )
         end.close()
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._line.close()
+        self._process.wait(20)
 
     def fork(self, request: dict[str, Any], ends: list[int]) -> int:
         body = json.dumps(request).encode()

@@ -120,7 +120,10 @@ def copy_command(
         Literal["fail", "replace"], typer.Option("--on-conflict", help="When the target has another run of an id.")
     ] = "fail",
     json: Json = False,
-    db: Db = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", "--db", metavar="STORE", help="Where from: as --db elsewhere.", show_default=False),
+    ] = None,
 ) -> None:
     """Copy every run into another store, and check the copy.
 
@@ -128,9 +131,9 @@ def copy_command(
     """
     from agent_resume import store_copy
 
-    with session.opened(db) as store, session.opened(to) as target:
+    with session.opened(source) as store, session.opened(to) as target:
         if not store.exists():
-            raise exits.Stop(exits.STORE, f"no store at {store.display}; name the source with --db")
+            raise exits.Stop(exits.STORE, f"no store at {store.display}; name the source with --from")
         if store.location == target.location:
             raise Usage(f"{target.display} is the source itself; name another store with --to")
         report = store_copy.copy(store, target, on_conflict=on_conflict)
