@@ -9,7 +9,18 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar, overload
 
-from . import agent_body, aio_calls, errors, faults, ownership, run_calls, store_index, store_runs, store_settle
+from . import (
+    agent_body,
+    aio_calls,
+    errors,
+    faults,
+    ownership,
+    run_calls,
+    store_index,
+    store_queries,
+    store_runs,
+    store_settle,
+)
 from .agent_pause import OnPause, after_pause, pause_in
 from .aio import AsyncRun
 from .database_sql import Tx
@@ -108,6 +119,7 @@ def agent_run(
         raise ValueError(f"on_pause is 'exit', 'raise' or 'return', not {on_pause!r}")
     if not callable(fn):
         raise TypeError(f"agent_run wants the agent's body, a function of a run, got a {type(fn).__name__}")
+    agent_body.refuse_unless_it_takes_a_run(fn)
     agent_body.refuse_while_importing(name)
     wanted = functools.partial(
         _Wanted, name, run_id, input, db, state_dir, on_step, durability, progress, strict, on_duplicate
@@ -188,7 +200,11 @@ class _Execution:
         """
         wanted, core, store = self._wanted, self.core, self.store
         codec = store.codec
-        text = None if wanted.input is None else codec.encode_tagged(wanted.input, key="input")
+        try:
+            text = None if wanted.input is None else codec.encode_tagged(wanted.input)
+        except errors.OutputNotStorable as error:
+            error.about("the input")
+            raise
         digest = None if wanted.input is None else codec.digest(wanted.input)
         new = store_runs.NewRun(
             wanted.name, wanted.run_id, text, digest, command=recorded_command(store.redactor)
@@ -224,7 +240,7 @@ class _Execution:
                 row.id,
                 host=None if who is None else ownership.host_name(who.host),
                 pid=None if who is None else who.pid,
-                since=row.updated_at,
+                since=self.store.ask(store_queries.begun_at, row.seq),
             )
         if digest is not None and row.input_digest != digest:
             core.run_id = row.id
@@ -341,7 +357,7 @@ def _run_sync(wanted: _Wanted, fn: Callable[[Run], Any], on_pause: OnPause) -> A
     finally:
         execution.over = True  # before anything that a second Ctrl-C could cut short
         execution.close()
-    return after_pause(pause, on_pause)
+    return after_pause(pause, on_pause, execution.store.redactor)
 
 
 async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any], on_pause: OnPause) -> Any:
@@ -371,4 +387,4 @@ async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any
         execution.over = True
         await agent_body.end(store, left, execution.close)
         left = None
-    return after_pause(pause, on_pause)
+    return after_pause(pause, on_pause, store.redactor)

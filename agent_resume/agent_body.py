@@ -73,6 +73,28 @@ async def end(store: Store, left_by: BaseException | None, fn: Callable[..., Any
     return await aio_calls.shielded(store, fn, *args)
 
 
+def refuse_unless_it_takes_a_run(fn: Callable[..., Any]) -> None:
+    """Refuse a body that cannot be called with a run alone, before a run is made for it.
+
+    Raises:
+        TypeError: its signature says so.
+    """
+    if "__signature__" in getattr(fn, "__dict__", ()):  # what somebody wrote there need not be so
+        return
+    try:
+        signature = inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):  # code in C need not say
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise TypeError(
+            f"agent_run calls the agent's body with one argument, the run, and {name}{signature} cannot be called so; "
+            "write lambda run: … or def body(run): …, and functools.partial for more"
+        ) from None
+
+
 def refuse_while_importing(name: str) -> None:
     """Refuse to run an agent while a child process of multiprocessing imports the program again.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from . import errors
+from . import errors, run_telling
 from .models import Paused
+
+if TYPE_CHECKING:
+    from .redact import Redactor
 
 OnPause = Literal["exit", "raise", "return"]
 
@@ -24,11 +27,12 @@ def pause_in(error: BaseException) -> errors.RunPaused | None:
     return None
 
 
-def after_pause(pause: errors.RunPaused, on_pause: OnPause) -> Paused:
-    """Do what ``on_pause`` says: return a record, end the program, or raise."""
+def after_pause(pause: errors.RunPaused, on_pause: OnPause, redactor: Redactor) -> Paused:
+    """Do what ``on_pause`` says: return a record, end the program (and say why on stderr), or raise."""
     if on_pause == "return":
         return Paused(pause.run_id, pause.name, pause.reason, pause.context)
     if on_pause == "exit" and not _in_a_side_task():
+        run_telling.say(redactor.text(str(pause)))
         raise SystemExit(0) from pause
     raise pause
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, TypeVar, overload
 
 from . import (
     aio_calls,
@@ -27,7 +27,7 @@ from .run_core import MISS, RunCore
 from .run_effects import Flow
 from .run_loop import AsyncLoop
 from .run_map import MapOutcome, OnError
-from .run_options import Effect, OnChange, StepSpec
+from .run_options import Effect, OnChange, StepSpec, unknown_keywords
 from .run_retry import Retry
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class AsyncRun:
         verify: Callable[[], Any] | None = None,
         keep_errors: tuple[type[BaseException], ...] | type[BaseException] = (),
         isolation: Literal["process"] | None = None,
+        **unknown: Never,
     ) -> Coroutine[Any, Any, Any]:
         """``Run.step``; ``fn`` may be a coroutine function, a plain function, or a lambda that returns an awaitable.
 
@@ -93,6 +94,8 @@ class AsyncRun:
         is awaited); ``asyncio.to_thread`` or ``isolation="process"`` keep the loop free. The number that ``repeat``
         gives is fixed when this is called, not when it is awaited.
         """
+        if unknown:
+            raise unknown_keywords(fn, unknown)
         core = self._core
         key = core.key_for(name, repeat=repeat)
         spec = StepSpec(

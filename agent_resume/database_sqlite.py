@@ -207,7 +207,7 @@ class SqliteDriver:
             raise errors.StoreUnavailable(
                 self.display,
                 f"this file system cannot do write-ahead logging (SQLite answered {mode!r})",
-                "put the store on a local disk: AGENT_RESUME_DB=/local/folder/runs.db or --db",
+                "put the store on a local disk: AGENT_RESUME_DB=/local/folder/runs.db, db= or --db",
             )
 
     def connect(self, *, write: bool) -> sqlite3.Connection:

@@ -37,9 +37,9 @@ def translate(error: BaseException, path: str, display: str) -> BaseException:
         return errors.StoreUnavailable(
             display,
             "the file system's locks do not work",
-            "put the store on a local disk with AGENT_RESUME_DB or --db",
+            "put the store on a local disk with AGENT_RESUME_DB, db= or --db",
         )
-    if code == sqlite3.SQLITE_CANTOPEN:
+    if code == sqlite3.SQLITE_CANTOPEN or (code == sqlite3.SQLITE_IOERR and os.path.isdir(path)):
         return _cannot_open(path, display)
     if code == sqlite3.SQLITE_IOERR:
         return errors.StoreUnavailable(display, f"input/output error ({getattr(error, 'sqlite_errorname', 'IOERR')})")

@@ -45,6 +45,7 @@ Messages end with what to do next, and never contain SQL parameters.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .errors_base import NO_RESULT, AgentResumeError, Picklable
@@ -121,7 +122,8 @@ class RunNotFound(AgentResumeError):
     def __init__(self, run_id: str, *, where: str | None = None) -> None:
         place = f" in {where}" if where else ""
         super().__init__(
-            f"no run {run_id!r}{place}; `agent-resume list` shows the runs, --db names another store", run_id=run_id
+            f"no run {run_id!r}{place}; `agent-resume list` shows the runs, db= (or --db) names another store",
+            run_id=run_id,
         )
 
 
@@ -148,7 +150,7 @@ class RunInUse(AgentResumeError):
         run_id: the run.
         host: the owner's host name.
         pid: the owner's process id.
-        since: when the owner took its place, ISO UTC.
+        since: when that owner began: created or resumed the run, or started its command. ISO UTC; None where not known.
     """
 
     run_id: str
@@ -347,3 +349,11 @@ class StepCodeChangedWarning(AgentResumeWarning):
 
 class RecordConflictWarning(AgentResumeWarning):
     """``record()`` met an earlier, different value; the earlier one was kept."""
+
+
+for _name in __all__:
+    if isinstance(globals()[_name], type):
+        # Where users import it from, and what their tracebacks shall say. It is put there, too: a stored class is
+        # looked for among what is there, and never by an import.
+        globals()[_name].__module__ = __package__
+        setattr(sys.modules[__package__], _name, globals()[_name])

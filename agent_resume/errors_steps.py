@@ -190,11 +190,17 @@ class OutputNotStorable(AgentResumeError, TypeError):
         self, *, key: str | None, path: str, type: str, reason: str, hint: str, result: Any = NO_RESULT
     ) -> None:
         where = f"step {key!r}: " if key is not None else ""
+        inside = "the value itself" if path == "$" else path
+        self._said = f"cannot store {inside}: {type} ({reason}); {hint}"
         super().__init__(
-            f"{where}cannot store {path}: {type} ({reason}); {hint}",
+            f"{where}{self._said}",
             key=key,
             path=path,
             type=type,
             reason=reason,
             result=result,
         )
+
+    def about(self, what: str) -> None:
+        """Name what it was that could not be stored, when it was no step's result."""
+        self.args = (f"{what}: {self._said}",)

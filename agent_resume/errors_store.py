@@ -53,7 +53,10 @@ class StoreDamaged(StoreError):
     """The file is no database of ours, or a broken one. It was left as it is."""
 
     def __init__(
-        self, path: str, why: str, hint: str = "the file was left as it is; restore a copy or name another with --db"
+        self,
+        path: str,
+        why: str,
+        hint: str = "the file was left as it is; restore a copy or name another with db= (or --db)",
     ) -> None:
         super().__init__(f"{path}: {why}; {hint}", path=path)
 
@@ -83,7 +86,10 @@ class StoreReadOnly(StoreError):
     """The store may be read but not written."""
 
     def __init__(
-        self, path: str, why: str, hint: str = "make the file and its folder writable, or name another store with --db"
+        self,
+        path: str,
+        why: str,
+        hint: str = "make the file and its folder writable, or name another store with db= (or --db)",
     ) -> None:
         super().__init__(f"{path}: {why}; {hint}", path=path)
 

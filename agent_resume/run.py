@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, TypeVar, overload
 
 from . import (
     codec,
@@ -24,7 +24,7 @@ from .run_core import MISS, RunCore
 from .run_effects import Flow
 from .run_loop import Loop
 from .run_map import MapOutcome, OnError
-from .run_options import Effect, OnChange, StepSpec
+from .run_options import Effect, OnChange, StepSpec, unknown_keywords
 from .run_retry import Retry
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Run:
         verify: Callable[[], Any] | None = None,
         keep_errors: tuple[type[BaseException], ...] | type[BaseException] = (),
         isolation: Literal["process"] | None = None,
+        **unknown: Never,
     ) -> T:
         """Call ``fn(*args)`` once in this run's life and keep what it returns; from then on return that.
 
@@ -97,6 +98,8 @@ class Run:
             RunLost, RunCancelled, InvalidTransition: the run is not this execution's to go on with.
             StoreError: the store could not be used; once the function was called, ``error.result`` holds its value.
         """
+        if unknown:
+            raise unknown_keywords(fn, unknown)
         core = self._core
         key = core.key_for(name, repeat=repeat)
         spec = StepSpec(

@@ -347,7 +347,11 @@ class RunCore(Pending):
         Raises:
             OutputNotStorable: something in it cannot be stored.
         """
-        return self.codec.encode_tagged(meta, key=key) if meta else None
+        try:
+            return self.codec.encode_tagged(meta, key=key) if meta else None
+        except errors.OutputNotStorable as error:
+            error.about(f"the meta of step {key!r}")
+            raise
 
     # -- skips ---------------------------------------------------------------------------------------------------
 

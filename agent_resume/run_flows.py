@@ -197,6 +197,14 @@ def _decoded_answer(core: RunCore, pause: PauseRow, returns: Any) -> Any:
     return core.decode(None, "tagged", pause.value or "null", returns)
 
 
+def _encoded(core: RunCore, value: Any, key: str, what: str) -> str:
+    try:
+        return core.codec.encode_tagged(value, key=key)
+    except errors.OutputNotStorable as error:
+        error.about(what)
+        raise
+
+
 def pause_flow(
     core: RunCore, reason: str, context: Any, name: str | None, returns: Any, signal: Callable[..., BaseException]
 ) -> Flow:
@@ -210,7 +218,7 @@ def pause_flow(
                 core.run_id, status="at a second pause of the same reason", action="pause", hint="give each one a name="
             )
         core.unnamed_pauses.add(label)
-    text = core.codec.encode_tagged(context, key=label) if context is not None else None
+    text = _encoded(core, context, label, f"the context of pause {label!r}") if context is not None else None
     yield from enter(core)
     skips = core.take_skips()
     question = store_pauses.Question(label, "pause", str(reason), text, skips=skips)
@@ -252,7 +260,7 @@ def wait_flow(core: RunCore, name: str, timeout: float | None, prompt: str | Non
         if pause.deadline is not None and pause.deadline <= clock.now_iso():
             if default is MISSING:
                 raise errors.WaitTimeout(core.run_id, label, pause.deadline)
-            text = core.codec.encode_tagged(default, key=label)
+            text = _encoded(core, default, label, f"the default of wait {label!r}")
             pause = yield Write(store_pauses.end_wait, (core.where, label, text, "timeout"), True)
             break
         left = LOOK_ANYWAY if pause.deadline is None else (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000

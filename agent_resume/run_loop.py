@@ -209,6 +209,19 @@ class _TurnBase:
         self._state = state
         self.number = number
 
+    # A turn in a step's name is its number: an object's own text has an address in it, and never comes twice.
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.number, spec)
+
+    def __index__(self) -> int:
+        return self.number
+
+    __int__ = __index__
+
     @property
     def last(self) -> Any:
         """The result of the turn before this one, and of this one once its step has ended; None before the first."""

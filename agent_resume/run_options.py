@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,6 +38,16 @@ def check_name(kind: str, name: object, *, empty: bool = False) -> str:
         except UnicodeEncodeError:
             raise errors.InvalidName(kind, name, "a lone surrogate in it") from None
     return name
+
+
+def unknown_keywords(fn: Any, names: Iterable[str]) -> TypeError:
+    """What ``step`` raises for keywords that are none of its options: most were meant for the function."""
+    given = ", ".join(f"{name}=…" for name in names)
+    called = getattr(fn, "__name__", type(fn).__name__)
+    return TypeError(
+        f"step() has no option {', '.join(names)}, and passes no keywords to the function: "
+        f"functools.partial({called}, {given})"
+    )
 
 
 @dataclass(slots=True)

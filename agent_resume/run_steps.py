@@ -16,6 +16,7 @@ from . import (
     failure,
     faults,
     fingerprint,
+    run_telling,
     run_usage,
     store_index,
     store_queries,
@@ -31,6 +32,9 @@ from .run_options import StepSpec
 from .run_retry import NOT_DONE, UNKNOWN, Verified
 from .store_index import KEPT_ERROR
 from .store_steps import Attempt, Claim, ClaimRequest
+
+#: What ``object``'s own text has in it.
+_ADDRESS = " object at 0x"
 
 
 def step_flow(core: RunCore, spec: StepSpec) -> Flow:
@@ -80,6 +84,8 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
         again = spec.on_change == "rerun" and core.inputs_changed(spec, entry)
         if not again:
             return (yield from _stored(core, spec, entry))
+    if _ADDRESS in spec.key:
+        core.warn_once_plainly("address", errors.AgentResumeWarning, run_telling.address_text(core.run_id, spec.key))
     if spec.fingerprint is None:
         spec.fingerprint = fingerprint.fingerprint(spec.fn, spec.args, codec=core.codec)
     spec.code_hash = fingerprint.code_hash(spec.fn)

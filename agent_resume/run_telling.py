@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,21 @@ def print_progress(event: StepEvent, redactor: Redactor) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def say(text: str) -> None:
+    """Print one line on stderr, where there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(report.printable(text), file=sys.stderr, flush=True)  # noqa: T201 - else the program ends in silence
+
+
+def address_text(run_id: str, key: str) -> str:
+    """The warning about a step whose name is an object's default text."""
+    return (
+        f"step {key!r} of run {run_id!r} has a memory address in its name: another process gives another one, so a "
+        "resume never finds its result; name the step after what the object is, not after where it is"
+    )
 
 
 def outside() -> int:

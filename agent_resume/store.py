@@ -118,7 +118,7 @@ class Store:
         """
         if not self.database.exists():
             raise errors.StoreUnavailable(
-                self.display, "no such store", "run an agent first, or name another with --db"
+                self.display, "no such store", "run an agent first, or name another with db= (or --db)"
             )
         return self.database.read(operation, *arguments, **named)
 
@@ -187,7 +187,11 @@ class Store:
         Raises:
             RunNotFound, InvalidTransition: no such run; it has ended, or asks several things and no name was given.
         """
-        text = self.codec.encode_tagged(value, key=name)
+        try:
+            text = self.codec.encode_tagged(value, key=name)
+        except errors.OutputNotStorable as error:
+            error.about("the answer" if name is None else f"the answer to {name!r}")
+            raise
         self.run_row(run_id)
         who = by if by is not None else f"pid {os.getpid()} on {ownership.host_name(ownership.host_identity())}"
         return self.direct(store_pauses.answer, run_id, name, text, who)

@@ -17,7 +17,7 @@ from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow, StepRow
 from .schema import events, owners, runs, steps
-from .store_queries import STEP_COLUMNS
+from .store_queries import STEP_COLUMNS, begun_at
 from .store_runs import OwnerSeed
 from .store_sql import RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
@@ -123,7 +123,7 @@ def refuse_if_live(tx: Tx, judge: Judge, row: RunRow) -> None:
     owner = live_owner(tx, judge, row)
     if owner is not None:
         host = ownership.host_name(owner.host)
-        raise errors.RunInUse(row.id, host=host, pid=owner.pid, since=row.updated_at)
+        raise errors.RunInUse(row.id, host=host, pid=owner.pid, since=begun_at(tx, row.seq))
 
 
 # -- taking over -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from .database_sql import Statement, Tx
 from .models import EventRow, OwnerRow, PauseRow, RunRow, StepRow
 from .schema import events
 from .store_pauses import pauses_of
-from .store_queries import owners_by_token, step_with_output, steps_of
+from .store_queries import begun_at, owners_by_token, step_with_output, steps_of
 from .store_sql import EVENT_COLUMNS, RUN_BY_SEQ, run_row
 from .store_status import duration_ms, shown_status
 
@@ -56,6 +56,8 @@ class RunDetail:
         pauses: its pauses, waits and sleeps.
         marks: for each step (None for the run): which marks it has, each with the newest event of it.
         events: how many there are.
+        begun_at: when its newest execution began.
+        cut_off: keys of the steps that are stored as running and whose process is gone.
     """
 
     run: RunRow
@@ -66,6 +68,8 @@ class RunDetail:
     pauses: tuple[PauseRow, ...]
     events: int
     marks: Mapping[str | None, Mapping[str, EventRow]] = field(default_factory=dict)
+    begun_at: str | None = None
+    cut_off: frozenset[str] = frozenset()
 
     @property
     def duration_ms(self) -> int:
@@ -86,6 +90,19 @@ class RunDetail:
     def open_pauses(self) -> tuple[PauseRow, ...]:
         """Questions without an answer."""
         return tuple(pause for pause in self.pauses if pause.is_open)
+
+    @property
+    def untaken(self) -> tuple[PauseRow, ...]:
+        """Answers that no execution has seen: given before the question, or after the newest execution had stopped."""
+        if self.status in ("completed", "cancelled") or self.is_held:
+            return ()
+        return tuple(pause for pause in self.pauses if pause.answered_at is not None and self._is_untaken(pause))
+
+    def _is_untaken(self, pause: PauseRow) -> bool:
+        if pause.asked_at is None:
+            return True
+        since = max(pause.asked_at, self.begun_at or "")
+        return pause.kind == "pause" and str(pause.answered_at) > since
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
@@ -136,7 +153,14 @@ def _detail(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow)
         pauses=tuple(pauses_of(tx, row.seq)),
         events=int(count),
         marks=marks,
+        begun_at=begun_at(tx, row.seq),
+        cut_off=frozenset(step.key for step in running if _is_cut_off(step, owners, judge)),
     )
+
+
+def _is_cut_off(step: StepRow, owners: Mapping[str, OwnerRow], judge: Callable[[OwnerRow], ownership.Verdict]) -> bool:
+    owner = None if step.owner_token is None else owners.get(step.owner_token)
+    return step.status == "running" and (owner is None or judge(owner) == "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +171,13 @@ class StepDetail:
         row: the step.
         text: the stored text of its output, or None.
         events: its events, in order.
+        cut_off: it is stored as running, and its process is gone.
     """
 
     row: StepRow
     text: str | None
     events: tuple[EventRow, ...]
+    cut_off: bool = False
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
@@ -182,7 +208,8 @@ def step_detail(store: Store, run: RunRow, key: str) -> StepDetail | None:
         if found is None:
             return None
         rows = tx.all(_OF_STEP, {"run": run.seq, "wanted": key})
-        return StepDetail(found[0], found[1], tuple(EventRow(*row) for row in rows))
+        gone = found[0].status == "running" and _is_cut_off(found[0], owners_by_token(tx), store.owner.judge)
+        return StepDetail(found[0], found[1], tuple(EventRow(*row) for row in rows), gone)
 
     return store.ask(read)
 

@@ -57,7 +57,7 @@ def examine(store: Store, *, full: bool) -> Iterator[Finding]:
         yield Finding("store", "note", f"{store.display}: a server; only the library was looked at")
         return
     if not store.exists():
-        yield Finding("store", "note", f"no store at {store.display}; the first agent run makes it")
+        yield Finding("store", "note", no_store(store))
         return
     yield from _file(store)
     try:
@@ -73,6 +73,19 @@ def examine(store: Store, *, full: bool) -> Iterator[Finding]:
     finally:
         connection.close()
     yield from _runs(store)
+
+
+def no_store(store: Store) -> str:
+    """What is said where no store is yet: who makes it, or that it cannot be made there."""
+    folder = os.path.dirname(store.location.target)
+    while not os.path.exists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    if store.location.kind == "sqlite" and not os.access(folder, os.W_OK | os.X_OK):
+        return (
+            f"no store at {store.display}, and none can be made there: {folder} is not writable for you; name another "
+            "place with --db or AGENT_RESUME_DB"
+        )
+    return f"no store at {store.display}; the first agent run makes it"
 
 
 def _library(store: Store) -> Iterator[Finding]:
@@ -149,7 +162,7 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
             f"revision {revision}, this version writes {schema.HEAD}",
             "the next agent run upgrades it",
         )
-    mode = str(ask("journal_mode"))
+    mode = _journal_mode(store.location.target)
     if mode == "wal":
         yield Finding(
             "journal", "ok", "write-ahead log; our writers use synchronous=FULL for what must survive a power cut"
@@ -158,7 +171,7 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
         yield Finding(
             "journal",
             "note",
-            f"journal mode {mode}: somebody switched it off",
+            f"{mode} journal instead of a write-ahead log: somebody switched it off",
             "the next agent run switches it back to wal",
         )
     pages, free, size = int(str(ask("page_count"))), int(str(ask("freelist_count"))), int(str(ask("page_size")))
@@ -170,6 +183,13 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
     else:
         yield Finding("free space", "ok", f"{free * size:,} of {pages * size:,} bytes are free pages")
     yield from _integrity(connection, full=full)
+
+
+def _journal_mode(path: str) -> str:
+    # Not PRAGMA journal_mode: on a connection to a file in a read-only folder it says "delete", whatever the file is.
+    with open(path, "rb") as file:
+        versions = file.read(20)[18:]  # fileformat2: write and read version, 2 is WAL
+    return "wal" if versions == b"\x02\x02" else "rollback"
 
 
 def _integrity(connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:

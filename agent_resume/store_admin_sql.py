@@ -78,7 +78,9 @@ def _connect(store: Store) -> sqlite3.Connection:
     if store.location.kind != "sqlite":
         raise SqlRefused("this command reads SQLite stores; use psql for a PostgreSQL store")
     if not store.exists():
-        raise errors.StoreUnavailable(store.display, "no such store", "run an agent first, or name another with --db")
+        raise errors.StoreUnavailable(
+            store.display, "no such store", "run an agent first, or name another with db= (or --db)"
+        )
     # A connection of its own, opened read-only: no statement can lift that.
     connection: sqlite3.Connection = migrate.open_for_reading(store.database.driver)
     # SQLite 3.40 counts its own json_type(), which our views use, as unsafe otherwise. No other functions are registered

@@ -76,6 +76,22 @@ def pauses_of(tx: Tx, run: int) -> list[PauseRow]:
     return [PauseRow(*row) for row in tx.all(_OF_RUN, {"run": run})]
 
 
+def answered(tx: Tx, run_ids: list[str]) -> set[str]:
+    """Those of some paused runs that have no open question left: they only have to be started."""
+    waiting = select(pauses.c.id).where(
+        pauses.c.run_id == runs.c.seq,
+        pauses.c.asked_at.is_not(None),
+        pauses.c.answered_at.is_(None),
+        pauses.c.kind == "pause",
+    )
+    found: set[str] = set()
+    for start in range(0, len(run_ids), 500):
+        part = run_ids[start : start + 500]
+        wanted = runs.c.id.in_(part), runs.c.status == "paused", ~waiting.exists()
+        found.update(str(row[0]) for row in tx.dynamic(select(runs.c.id).where(*wanted)))
+    return found
+
+
 def ask(tx: Tx, place: Place, question: Question) -> PauseRow:
     """Answered: the answer. Else store the question and, for a ``pause``, stop the run.
 

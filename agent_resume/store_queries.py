@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from . import errors, report
 from .database_sql import Row, Statement, Tx
@@ -56,6 +56,13 @@ _LOOP_NOTES = Statement(
 )
 _STATUS = Statement(select(runs.c.status).where(runs.c.seq == bindparam("run")))
 
+_BEGUN = Statement(
+    select(events.c.ts)
+    .where(events.c.run_id == bindparam("run"), or_(events.c.type == "created", events.c.type == "resumed"))
+    .order_by(events.c.seq.desc())
+    .limit(1)
+)
+
 
 def run_by_id(tx: Tx, run_id: str) -> RunRow | None:
     """A run by its whole id."""
@@ -93,6 +100,12 @@ def find_run(tx: Tx, wanted: str) -> RunRow:
 def status_of(tx: Tx, run: int) -> str | None:
     """A run's stored status."""
     row = tx.one(_STATUS, {"run": run})
+    return None if row is None else str(row[0])
+
+
+def begun_at(tx: Tx, run: int) -> str | None:
+    """When a run's newest execution began: its own creation, or the newest time that it was resumed."""
+    row = tx.one(_BEGUN, {"run": run})
     return None if row is None else str(row[0])
 
 

@@ -271,7 +271,8 @@ def test_uncaught_a_pause_is_a_clean_exit(db, run_python):
         f"from agent_resume import agent_run\n"
         f"agent_run('job', lambda run: run.pause('go on?'), run_id='r', db={db!r})\nprint('never')"
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    told = "run 'r' waits for an answer to 'go on?': go on?; agent-resume resume --answer JSON -- 'r'\n"
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", told)
     assert load_run("r", db=db).status == "paused"
 
 

@@ -87,7 +87,17 @@ def after(store: Store, row: RunRow, code: int) -> int:
     detail = store_admin_detail.detail(store, row)
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     screen.note(f"the command ended with {how}; run {row.id} is {detail.status}")
+    tell_questions(store, detail)
     return code_of(detail)
+
+
+def tell_questions(store: Store, detail: RunDetail) -> None:
+    """Say what a paused run asks, and how it is answered."""
+    from . import resume_text, show_text
+
+    if detail.status == "paused":
+        for text in (*show_text.questions(store, detail.open_pauses), *resume_text.answering(store, detail)):
+            screen.note(text)
 
 
 def code_of(detail: RunDetail) -> int:

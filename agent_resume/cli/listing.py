@@ -15,11 +15,14 @@ from .options import Db, Format, Json, moment
 
 if TYPE_CHECKING:
     from agent_resume.models import RunSummary
+    from agent_resume.store import Store
 
 SCREENFUL = 50
 _SORTS = ("created", "updated", "name", "status")
 _HEADERS = ("ID", "NAME", "STATUS", "STEPS", "DURATION", "AGE", "TOKENS")
 _RIGHT = ("STEPS", "DURATION", "AGE", "TOKENS")
+#: On a terminal a name is cut to so many columns; an id never is, since it is copied from there.
+_NAME = 40
 _EXPENDABLE = ("STEPS", "NAME", "DURATION", "AGE", "TOKENS")
 
 
@@ -60,39 +63,47 @@ def list_command(
         from agent_resume.top_level import list_runs
 
         if not store.exists():
-            screen.note(f"no store at {store.display}; the first agent run makes it")
+            from agent_resume import store_admin_doctor
+
+            screen.note(store_admin_doctor.no_store(store))
         most = None if most is None else min(most, sys.maxsize - 1)
         wanted = None if most is None else most + 1
         found = list_runs(db=store, status=status, name=name, since=begin, until=end, limit=wanted, sort=sort)
         runs = found if most is None else itertools.islice(found, most)
-        shown = _print(runs, json=json, format=format)
+        shown = _print(store, runs, json=json, format=format)
         if not json and format not in tables.LINE_FORMATS and not shown and store.exists():
             screen.note("no run fits" if status or name or since or until else "no run yet")
         if limit is None and most is not None and next(found, None) is not None:
             screen.note(f"only {most} runs are shown; --limit 0 shows all")
 
 
-def _print(runs: Iterator[RunSummary], *, json: bool, format: str | None) -> int:
+def _print(store: Store, runs: Iterator[RunSummary], *, json: bool, format: str | None) -> int:
     """How many rows of a table were printed."""
+    from agent_resume import store_pauses
+
     if json:
         screen.array(run.to_dict() for run in runs)
     elif format in tables.LINE_FORMATS:
         tables.records((run.to_dict() for run in runs), format)
     else:
-        rows = [_cells(run) for run in runs]
+        found = list(runs)
+        paused = [run.id for run in found if run.shown_status == "paused"]
+        answered = store.ask(store_pauses.answered, paused) if paused else set()
+        narrow = format is None and screen.is_terminal()
+        rows = [_cells(run, answered=run.id in answered, narrow=narrow) for run in found]
         tables.print_table(_HEADERS, rows, format, right=_RIGHT, expendable=_EXPENDABLE)
         return len(rows)
     return 0
 
 
-def _cells(run: RunSummary) -> list[str]:
+def _cells(run: RunSummary, *, answered: bool, narrow: bool) -> list[str]:
     from agent_resume import clock, report
 
     took = clock.now_ms() - clock.parse_iso(run.created_at) if run.shown_status == "running" else run.duration_ms
     return [
         screen.fit(run.id),
-        screen.fit(run.name),
-        screen.paint_status(run.shown_status),
+        screen.cut(screen.fit(run.name), _NAME) if narrow else screen.fit(run.name),
+        screen.paint_status("paused (answered)" if answered else run.shown_status),
         f"{run.steps_completed}/{run.steps_total}",
         report.seconds_text(took),
         tables.age(run.created_at),

@@ -12,7 +12,7 @@ from .exits import Usage
 from .options import Db, Json, complete_run, json_value
 
 if TYPE_CHECKING:
-    from agent_resume.models import RunRow
+    from agent_resume.models import PauseRow, RunRow
     from agent_resume.store import Store
 
 
@@ -73,7 +73,10 @@ def resume_command(
 ) -> int:
     """Say how a run is resumed; answer it; resume it.
 
-    Nothing is taken over and nothing is executed without --exec. The exit code is the run's status.
+    Nothing is taken over and nothing is executed without --exec.
+
+    The exit code is the run's status: as it is now, or after the command when --exec ran it. --answer, --mark-done,
+    --retry, --take-over and --force without --exec are 0 once they are stored.
     """
     asked = _Asked(answer, name, step, mark_done, retry, take_over, force)
     asked.check()
@@ -88,7 +91,7 @@ def resume_command(
     with session.opened(db) as store:
         row = session.find(store, run)
         if asked.changes:
-            _store(store, row, asked)
+            _store(store, row, asked, goes_on=exec)
         if exec:
             return _execute(store, row, json=json)
         if asked.changes and not json:
@@ -96,7 +99,7 @@ def resume_command(
         return _report(store, row, json=json, stored=asked.changes)
 
 
-def _store(store: Store, row: RunRow, asked: _Asked) -> None:
+def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> None:
     from agent_resume import store_admin
     from agent_resume.store_sql import Place
 
@@ -116,12 +119,24 @@ def _store(store: Store, row: RunRow, asked: _Asked) -> None:
         screen.note(f"step {asked.step!r} of run {row.id} will run again")
     if asked.answer is not None:
         pause, counts = store.answer(row.id, asked.name, json_value(asked.answer, "--answer"), by=by)
-        if counts:
-            screen.note(f"{pause.name!r} of run {row.id} is answered")
-        else:
-            screen.note(
-                f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts"
-            )
+        screen.note(_answered(store, row, pause, counts=counts, goes_on=goes_on))
+
+
+def _answered(store: Store, row: RunRow, pause: PauseRow, *, counts: bool, goes_on: bool) -> str:
+    from agent_resume import store_admin_detail
+
+    from . import resume_text
+
+    if not counts:
+        return f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts"
+    detail = store_admin_detail.detail(store, row)
+    if pause.asked_at is None:
+        names = ", ".join(screen.fit(other.name) for other in detail.open_pauses if other.kind != "sleep")
+        return (
+            f"{pause.name!r} has not been asked yet; the answer is kept for when it is. Open now: {names or 'nothing'}"
+        )
+    said = f"{pause.name!r} of run {row.id} is answered"
+    return said if goes_on else f"{said}; {resume_text.next_step(store, detail)}"
 
 
 def _me() -> str:

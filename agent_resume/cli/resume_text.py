@@ -17,37 +17,59 @@ def plan(store: Store, detail: RunDetail) -> list[str]:
     lines = [*show_text.header(store, detail), "", *show_text.timeline(store, detail)]
     if detail.open_pauses:
         lines += ["", *show_text.questions(store, detail.open_pauses)]
+    if detail.untaken:
+        lines += ["", *show_text.untaken(store, detail.untaken)]
     return [*lines, "", *(f"{line}" for line in _advice(store, detail))]
 
 
 def _advice(store: Store, detail: RunDetail) -> list[str]:
-    run, status = detail.run, detail.status
-    me = typed(store, detail)
+    status = detail.status
     if status == "completed":
         return ["The run is completed; nothing is left to resume."]
     if status == "cancelled":
-        return ["The run is cancelled. To reopen it and go on:", f"  {me} --force --exec"]
+        return ["The run is cancelled. To reopen it and go on:", f"  {typed(store, detail, '--force --exec')}"]
     if detail.is_held:
-        since = f" since {run.updated_at}" if status == "running" else ""
+        since = "" if detail.begun_at is None else f"; it began at {detail.begun_at}"
+        answers = answering(store, detail)
         return [
             f"The run is being executed by {show_text.owner_text(detail)}{since}.",
-            "Wait for it, or if it hangs, take it over and go on:",
-            f"  {me} --take-over --exec",
+            *answers,
+            f"{'It goes on by itself then; if' if answers else 'Wait for it, or if'} it hangs, take it over and go on:",
+            f"  {typed(store, detail, '--take-over --exec')}",
         ]
-    lines = [_savings(detail)]
-    for pause in detail.open_pauses:
-        if pause.kind != "sleep":
-            named = f" --name {shlex.quote(pause.name)}" if len(detail.open_pauses) > 1 else ""
-            lines += ["To answer:", f"  {typed(store, detail)} --answer JSON{named} --exec"]
+    lines = [_savings(detail), *answering(store, detail)]
     for step in detail.steps:
         if step.status == "in_doubt":
             key = shlex.quote(step.key)
             lines += [
                 f"Step {screen.fit(step.key)} may have taken effect. To decide:",
-                f"  {me} --step {key} --mark-done JSON    (it happened)",
-                f"  {me} --step {key} --retry             (it did not)",
+                f"  {typed(store, detail, f'--step {key} --mark-done JSON')}    (it happened)",
+                f"  {typed(store, detail, f'--step {key} --retry')}             (it did not)",
             ]
-    return [*lines, *_how(detail, me)]
+    return [*lines, *_how(store, detail)]
+
+
+def answering(store: Store, detail: RunDetail) -> list[str]:
+    """The command that answers each open question; with ``--exec`` where nobody would take the answer otherwise."""
+    asked = [pause for pause in detail.open_pauses if pause.kind != "sleep"]
+    then = "" if detail.is_held else " --exec"
+    lines = []
+    for pause in asked:
+        named = f" --name {screen.fit(shlex.quote(pause.name))}" if len(asked) > 1 else ""
+        lines += ["To answer:", f"  {typed(store, detail, f'--answer JSON{named}{then}')}"]
+    return lines
+
+
+def next_step(store: Store, detail: RunDetail) -> str:
+    """What makes a run that nobody executes take an answer."""
+    from agent_resume import store_admin_command
+
+    command = store_admin_command.command_of(detail.run)
+    if detail.is_held:
+        return "its process goes on with it"
+    if isinstance(command, str) or command.refusal is not None:
+        return "start the agent again to go on"
+    return f"go on with: {typed(store, detail, '--exec')}"
 
 
 def _savings(detail: RunDetail) -> str:
@@ -59,21 +81,21 @@ def _savings(detail: RunDetail) -> str:
     return f"A resume skips {tables.plural(done, 'completed step')} and saves {report.seconds_text(detail.saved_ms)}."
 
 
-def _how(detail: RunDetail, me: str) -> list[str]:
+def _how(store: Store, detail: RunDetail) -> list[str]:
     from agent_resume import store_admin_command
 
     command = store_admin_command.command_of(detail.run)
     if isinstance(command, str):
         return [f"It cannot be resumed by --exec: {command}."]
-    lines = ["To resume it:", f"  {me} --exec"] if command.refusal is None else []
+    lines = ["To resume it:", f"  {typed(store, detail, '--exec')}"] if command.refusal is None else []
     lines += ["which runs:" if lines else "It was started by:", f"  {screen.fit(command.text)}"]
     if command.refusal is not None:
         lines.append(f"It cannot be resumed by --exec: {screen.fit(command.refusal)}.")
     return lines
 
 
-def typed(store: Store, detail: RunDetail) -> str:
-    """``resume`` of this run as it is typed into a shell; ids that look like options come last, after ``--``."""
+def typed(store: Store, detail: RunDetail, options: str = "") -> str:
+    """``resume`` of this run, with options, as it is typed into a shell; ids that look like options come last, after ``--``."""
     import os
 
     from agent_resume import database_location
@@ -82,10 +104,11 @@ def typed(store: Store, detail: RunDetail) -> str:
     here = database_location.resolve()
     where = "" if here == store.location else f" --db {shlex.quote(os.fspath(store.display))}"
     quoted = screen.fit(shlex.quote(run_id))
+    behind = f" {options}" if options else ""
     return (
-        f"agent-resume resume{screen.fit(where)} {quoted}"
+        f"agent-resume resume{screen.fit(where)} {quoted}{behind}"
         if not run_id.startswith("-")
-        else f"agent-resume resume{screen.fit(where)} -- {quoted}"
+        else f"agent-resume resume{screen.fit(where)}{behind} -- {quoted}"
     )
 
 

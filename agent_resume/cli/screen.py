@@ -29,6 +29,9 @@ _OF_STATUS = {
     "overdue": "yellow",
     "idle": "yellow",
     "in_doubt": "red",
+    "in doubt": "red",
+    "cut off": "yellow",
+    "paused (answered)": "blue",
 }
 
 
@@ -149,6 +152,16 @@ def columns() -> int:
 def width(text: str) -> int:
     """How many columns ``text`` takes, colours not counted."""
     return report.width(_COLOUR.sub("", text))
+
+
+def cut(text: str, most: int) -> str:
+    """``text`` in at most so many columns, the cut marked."""
+    if report.width(text) <= most:
+        return text
+    mark = "…" if draws() else "..."
+    while text and report.width(text) + len(mark) > most:
+        text = text[:-1]
+    return text + mark
 
 
 def wrap(text: str, before: int) -> list[str]:

@@ -30,7 +30,7 @@ def run_json(store: Store, detail: RunDetail) -> dict[str, Any]:
         "finishedAt": run.finished_at,
         "durationMs": detail.duration_ms,
         "owner": _owner(detail.owner, detail.owner_verdict),
-        "steps": [step_json(store.redactor, step) for step in detail.steps],
+        "steps": [step_json(store.redactor, step, cut_off=step.key in detail.cut_off) for step in detail.steps],
         "stepsCompleted": len(detail.completed),
         "inputTokens": given,
         "outputTokens": made,
@@ -68,8 +68,8 @@ def _loop(detail: RunDetail) -> dict[str, Any]:
     return {name: codec.json_value("tagged", text) for name, text in found.items() if text is not None}
 
 
-def step_json(redactor: Redactor, step: StepRow) -> dict[str, Any]:
-    """A step without its output."""
+def step_json(redactor: Redactor, step: StepRow, *, cut_off: bool) -> dict[str, Any]:
+    """A step without its output; its stored status, and beside it whether that is over."""
     shown: dict[str, Any] = {
         "name": step.key,
         "status": step.status,
@@ -81,6 +81,8 @@ def step_json(redactor: Redactor, step: StepRow) -> dict[str, Any]:
         "meta": redactor.value(step.meta_dict),
         "outputBytes": step.output_bytes,
     }
+    if cut_off:
+        shown["cutOff"] = True
     if step.error is not None:
         shown["error"] = redactor.value(step.error_dict)
     return shown
@@ -104,7 +106,7 @@ def one_step_json(store: Store, detail: StepDetail, *, masked: bool) -> dict[str
     """One step with its output and its attempts."""
     from agent_resume import codec
 
-    shown = step_json(store.redactor, detail.row)
+    shown = step_json(store.redactor, detail.row, cut_off=detail.cut_off)
     if detail.text is not None and detail.row.output_format is not None:
         value = codec.json_value(detail.row.output_format, detail.text)
         shown["output"] = store.redactor.value(value) if masked else value

@@ -64,9 +64,13 @@ def _ended(detail: RunDetail) -> str:
 def _steps_text(detail: RunDetail) -> str:
     from collections import Counter
 
-    found = Counter(step.status for step in detail.steps if step.status != "completed")
-    others = "".join(f", {count} {status.replace('_', ' ')}" for status, count in sorted(found.items()))
+    found = Counter(_status(detail, step) for step in detail.steps if step.status != "completed")
+    others = "".join(f", {count} {status}" for status, count in sorted(found.items()))
     return f"{len(detail.completed)} of {len(detail.steps)} completed{others}; {tables.plural(detail.events, 'event')}"
+
+
+def _status(detail: RunDetail, step: StepRow) -> str:
+    return "cut off" if step.key in detail.cut_off else step.status.replace("_", " ")
 
 
 def _tokens(store: Store, detail: RunDetail) -> str:
@@ -123,7 +127,7 @@ def timeline(store: Store, detail: RunDetail, *, bars: bool = True) -> list[str]
 
     names = [screen.fit(step.key) for step in detail.steps]
     longest = max((step.duration_ms or 0 for step in detail.steps), default=0)
-    words = max((len(step.status) for step in detail.steps), default=0)
+    words = max((len(_status(detail, step)) for step in detail.steps), default=0)
     bars = bars and longest > 0 and not (screen.is_terminal() and screen.columns() < _WIDE)
     # What stands beside a name: two blanks before each column.
     room = max(16, screen.columns() - 2 - (2 + words) - (2 + 7) - (2 + _BAR if bars else 0))
@@ -133,9 +137,8 @@ def timeline(store: Store, detail: RunDetail, *, bars: bool = True) -> list[str]
     for step, name in zip(detail.steps, names, strict=True):
         took = _took(detail, step)
         bar = f"  {report.pad(_bar(step.duration_ms, longest), _BAR)}" if bars else ""
-        cut = ["cut off"] if step.status == "running" and detail.status == "interrupted" else []
-        rest = "; ".join(cut + _remarks(store, step, detail.marks.get(step.key, {})))
-        status = screen.paint_status(report.pad(step.status, words).replace("_", " "))
+        rest = "; ".join(_remarks(store, step, detail.marks.get(step.key, {})))
+        status = screen.paint_status(report.pad(_status(detail, step), words))
         if report.width(name) > width:  # a line of its own: it may be needed whole
             lines.append(f"  {name}")
             name = ""
@@ -147,7 +150,7 @@ def _took(detail: RunDetail, step: StepRow) -> str:
     from agent_resume import clock, report
 
     if step.status == "running":
-        alive = detail.status in ("running", "overdue") and step.started_at is not None
+        alive = step.key not in detail.cut_off and step.started_at is not None
         return report.seconds_text(clock.now_ms() - clock.parse_iso(step.started_at or "")) if alive else "..."
     return report.seconds_text(step.duration_ms)
 
@@ -201,6 +204,16 @@ def questions(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
     return lines
 
 
+def untaken(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
+    """Answers that wait for the run to go on."""
+    from agent_resume import codec
+
+    return [
+        f"  answered, not yet taken: {screen.fit(p.name)} = {_value(store, codec.json_value('tagged', p.value or 'null'))}"
+        for p in pauses
+    ]
+
+
 def run_warnings(detail: RunDetail) -> list[str]:
     """What concerns the run and no step of it."""
     from agent_resume.store_admin_detail import MARKS
@@ -220,12 +233,14 @@ def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
     from agent_resume import codec, report
 
     step = detail.row
-    lines = [f"{screen.paint(screen.fit(step.key), 'bold')}  {screen.paint_status(step.status)}"]
+    status = "cut off" if detail.cut_off else step.status
+    lines = [f"{screen.paint(screen.fit(step.key), 'bold')}  {screen.paint_status(status)}"]
     if step.meta_dict:
         lines.append(f"  meta  {_value(store, step.meta_dict)}")
     for attempt in detail.attempts:
         took = report.seconds_text(attempt["durationMs"])
-        lines.append(f"  attempt {attempt['attempt']}  {attempt['startedAt']}  {attempt['outcome']}  {took}")
+        outcome = "cut off" if detail.cut_off and attempt["outcome"] == "running" else attempt["outcome"]
+        lines.append(f"  attempt {attempt['attempt']}  {attempt['startedAt']}  {outcome}  {took}")
         error = attempt["error"]
         if error:
             lines.append(f"    {screen.paint(error_text(store, error), 'red')}")

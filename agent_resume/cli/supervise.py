@@ -38,7 +38,8 @@ def run_command(
 ) -> int:
     """Run a command; restart it until its run is done or paused.
 
-    The command's own exit code is shown; the exit code of this one is the run's status.
+    The command's own exit code is shown; the exit code of this one is the run's status. A command that fails before
+    it ever reached a run is not restarted; that is exit code 1.
     """
     with session.opened(db) as store:
         return _Supervisor(store, command, max_restarts, backoff).run()
@@ -51,6 +52,7 @@ class _Supervisor:
         self._max_restarts = max_restarts
         self._backoff = backoff
         self._run_id: str | None = None
+        self._before = 0
         self._stopped: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._wake = threading.Event()
@@ -84,7 +86,12 @@ class _Supervisor:
             how = f"exit code {code}" if code >= 0 else f"signal {-code}"
             which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {status}"
             screen.note(f"the command ended with {how}; {which}")
+            if detail is not None:
+                launch.tell_questions(self._store, detail)
             if self._stopped is not None or status in _ENDED or (detail is None and code == 0):
+                break
+            if detail is None and not restart and self._newest() == self._before:
+                screen.note("it never reached a run, and a restart would not help it; it is not started again")
                 break
         return self._exit_code(code if restart or self._child else 0)
 
@@ -100,7 +107,7 @@ class _Supervisor:
         """Start the command and wait for its end, learning meanwhile which run it executes."""
         known = self._detail()
         environment = dict(os.environ) if known is None else launch.environment(self._store, known.run)
-        newest = self._newest()
+        newest = self._before = self._newest()
         try:
             child = self._child = subprocess.Popen(self._command, env=environment)
         except OSError as error:
