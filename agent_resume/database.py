@@ -249,7 +249,8 @@ class Database:
 
     def _give_back(self, tx: Tx, healthy: bool) -> None:
         with self._readers_changed:
-            if healthy and len(self._readers) < 8:
+            # Nobody closes what is kept for a store that was given back meanwhile.
+            if healthy and self.users and len(self._readers) < 8:
                 self._readers.append(tx)
                 tx = None  # type: ignore[assignment]  # kept; nothing to close
             elif not self.driver.usable(tx.connection):
