@@ -8,13 +8,24 @@ from typing import Any, Final
 from . import errors
 
 try:
-    from psycopg import connect
+    from psycopg import Connection
     from psycopg import errors as pg
     from psycopg.pq import TransactionStatus
 except ImportError as error:
     raise ImportError("a PostgreSQL store needs psycopg 3: pip install 'agent-resume[postgres]'") from error
 
 __all__ = ["RACES", "TransactionStatus", "connect", "passes", "pg", "translate"]
+
+
+class _Line(Connection[Any]):
+    def __del__(self, *_: Any) -> None:
+        """Silent where psycopg warns: one of ours can be dropped open, by an interrupt or a read that comes after close.
+
+        libpq's own object ends the line, in the process that made it.
+        """
+
+
+connect = _Line.connect
 
 #: Errors of an operation that met another one: executed again, it sees what that one did.
 RACES: Final = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
