@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -461,3 +463,17 @@ def test_a_write_without_its_schema_is_refused(postgres_url: str) -> None:
         rows(postgres_url, "DROP SCHEMA agent_resume CASCADE")
         with pytest.raises(errors.StoreMoved):
             run.record("b", 2)
+
+
+def test_a_connection_that_is_dropped_open_is_ended_without_a_warning(postgres_url):
+    from agent_resume.database_postgres_errors import connect
+
+    url = postgres_url.replace("+psycopg", "")
+    line = connect(url, autocommit=True)
+    process = line.info.backend_pid
+    del line
+    gc.collect()
+    with connect(url, autocommit=True) as other:
+        deadline = time.monotonic() + 10
+        while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (process,)).fetchone():
+            assert time.monotonic() < deadline
