@@ -61,21 +61,23 @@ class Codec:
 
     Args:
         codecs: ``ValueCodec`` objects; classes that may be stored although no module has them; the word ``"pickle"``,
-            which pickles everything that would be refused (see ``pickle_codec`` for its danger).
+            also by itself, which pickles everything that would be refused (see ``pickle_codec`` for its danger).
         max_bytes: largest text of one value.
 
     Raises:
-        ValueError: two codecs of one name, or one for a type that is plain JSON.
-        TypeError: something else among ``codecs``.
+        ValueError: two codecs of one name, a name that UTF-8 cannot hold, or a codec for a type that is plain JSON.
+        TypeError: something else among ``codecs``, or ``max_bytes`` is no int.
     """
 
     def __init__(self, codecs: Sequence[ValueCodec | type | str] = (), *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        if type(max_bytes) is not int:
+            raise TypeError(f"the largest size of a value is an int, in bytes, not {max_bytes!r}")
         self.max_bytes = max_bytes
         self._codecs: list[ValueCodec] = []
         self._fallback: ValueCodec | None = None
         self._by_name: dict[str, ValueCodec] = {}
         self._classes: list[type] = []
-        for codec in codecs:
+        for codec in (codecs,) if isinstance(codecs, str) else codecs:
             self._register(codec)
         self._known = Known(self._classes)
 
@@ -91,6 +93,8 @@ class Codec:
             self._codecs.append(codec)
         else:
             raise TypeError('codecs= takes ValueCodec objects, classes and the word "pickle"')
+        if not is_encodable(codec.name):
+            raise ValueError(f"the codec's name {codec.name!r} has a lone surrogate and cannot be stored")
         if codec.name in self._by_name:
             raise ValueError(f"two codecs are named {codec.name!r}; stored values find theirs by its name")
         self._by_name[codec.name] = codec
@@ -137,8 +141,9 @@ class Codec:
             return encoded, self.decode(encoded.format, encoded.text, returns=returns, hint=hint)
         except StoredValueUnreadable as error:
             kind, reason, todo = error._parts
+            place = self._failing_place(encoded, self._knowing(returns, hint))
             raise OutputNotStorable(
-                key=key, path="$", type=kind, reason=f"it could not be given back: {reason}", hint=todo, result=value
+                key=key, path=place, type=kind, reason=f"it could not be given back: {reason}", hint=todo, result=value
             ) from error
 
     def decode(self, format: str, text: str, *, returns: Any = None, hint: Any = None) -> Any:
@@ -163,9 +168,37 @@ class Codec:
 
         return conform(value, returns, text if format == "json" else None)
 
-    def decode_tagged(self, text: str) -> Any:
+    def _failing_place(self, encoded: Encoded, known: Known) -> str:
+        """The innermost part of a stored value that cannot be given back."""
+        from agent_resume.codec_refusals import path_text
+
+        path: list[Any] = []
+        stored = json_value(encoded.format, encoded.text)
+        while True:
+            parts: Any = (
+                stored.items() if isinstance(stored, dict) else enumerate(stored) if isinstance(stored, list) else ()
+            )
+            broken = next((part for part in parts if self._is_broken(part[1], known)), None)
+            if broken is None:
+                return path_text(path)
+            if not (isinstance(stored, dict) and "$type" in stored):
+                path.append(broken[0])
+            stored = broken[1]
+
+    def _is_broken(self, stored: Any, known: Known) -> bool:
+        from agent_resume.codec_decode import Decoder
+
+        if not isinstance(stored, (dict, list)):
+            return False
+        try:
+            _load(dumps(stored), Decoder(self._by_name, known).restore)
+        except StoredValueUnreadable:
+            return True
+        return False
+
+    def decode_tagged(self, text: str, *, returns: Any = None) -> Any:
         """The value of a column without a format beside it."""
-        return self.decode("tagged" if _TAG_TEXT in text else "json", text)
+        return self.decode("tagged" if _TAG_TEXT in text else "json", text, returns=returns)
 
     def digest(self, value: Any) -> str:
         """32 hexadecimal digits that equal values of equal types share, in every process.
@@ -173,7 +206,7 @@ class Codec:
         Order in dicts and sets does not count; what cannot be stored counts by the name of its type. Never raises for
         a value, and never uses up an iterator.
         """
-        return hashlib.sha256(self._canonical(value).encode()).hexdigest()[:32]
+        return hashlib.sha256(self._canonical(value).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
     def _canonical(self, value: Any) -> str:
         try:
@@ -275,7 +308,7 @@ def _load(text: str, hook: Any = None) -> Any:
     if hook is None:
         try:
             return quick_loads(text)
-        except ValueError:
+        except (ValueError, TypeError):
             pass  # deep, loosely written (imported) or broken: the long way tells which
     try:
         return loads(text, hook)

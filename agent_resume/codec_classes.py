@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 _LOCAL = "<locals>"
@@ -15,6 +15,10 @@ _LOCAL = "<locals>"
 _MAINS = ("__main__", "__mp_main__")
 _REDUCED_PACKAGES = ("pydantic_ai",)
 _BUILTIN_BASES = (dict, list, tuple, set, frozenset, str, int, float, bytes, bytearray, complex)
+# Bookkeeping that instances carry beside their data: what a generic alias leaves, and attrs' cached hash.
+_NOT_DATA = frozenset({"__orig_class__", "_attrs_cached_hash"})
+# Stands for ":" in the name of a class that is nowhere but in its own module.
+_ONLY_THERE = "::"
 
 
 def kind_of(cls: type) -> str | None:
@@ -86,6 +90,11 @@ def class_name(cls: type) -> str:
     return f"{'__main__' if module in _MAINS else module}:{cls.__qualname__}"
 
 
+def plain_name(stored: str) -> str:
+    """A stored name as ``class_name`` writes it."""
+    return stored.replace(_ONLY_THERE, ":", 1)
+
+
 def from_loaded(name: str) -> type | None:
     """The class of that name in a module that the program has imported; nothing is run to find it."""
     module_name, _, qualname = name.partition(":")
@@ -106,33 +115,43 @@ class Known:
     def __init__(self, classes: Iterable[type] = (), annotations: Iterable[Any] = ()) -> None:
         self._classes = tuple(classes)
         self._annotations = tuple(annotation for annotation in annotations if annotation is not None)
-        self._names: dict[str, type] | None = None
+        self._names: dict[str, type | None] | None = None
 
-    def find(self, name: str) -> type | None:
+    def find(self, stored: str) -> type | None:
         """The class of that stored name, else None.
 
-        A class that has moved to another module is found by its qualified name alone, but only among the given.
+        A class that has moved to another module is found by its qualified name alone, but only among the given, only
+        where one of them has it, and not where it belonged to another of them when the value was stored.
         """
-        if self._names is None:
-            self._names = _names(self._classes)
-            for annotation in map(resolved, self._annotations):
-                self._names = {**_annotated(annotation), **self._names}
-        found = self._names.get(name) or from_loaded(name)
-        if found is None and self._names:
-            qualname = name.partition(":")[2]
-            found = self._names.get(qualname) or self._names.get(qualname.rpartition(".")[2])
+        names = self._given()
+        name = plain_name(stored)
+        found = names.get(name) or from_loaded(name)
+        if found is None and stored == name:
+            found = names.get(name.partition(":")[2])
         if found is None and self._annotations:
             # A subclass that was made after its base had been looked through.
             for annotation in map(resolved, self._annotations):
                 found = found or _names(classes_in(annotation)).get(name)
         return found
 
-    def has(self, cls: type) -> bool:
-        """Whether a later process that is given the same finds exactly ``cls`` by its name."""
-        return self.find(class_name(cls)) is cls
+    def name(self, cls: type) -> str | None:
+        """The name by which a later process that is given the same finds exactly ``cls``; None when there is none."""
+        name = class_name(cls)
+        if self.find(name) is not cls:
+            return None
+        # Without its module, the name must not lead to a class that merely shares it.
+        alike = self._given().get(cls.__qualname__, cls)
+        return name if alike is cls else name.replace(":", _ONLY_THERE, 1)
+
+    def _given(self) -> dict[str, type | None]:
+        if self._names is None:
+            self._names = _names(self._classes)
+            for annotation in map(resolved, self._annotations):
+                _merge(self._names, _annotated(annotation))
+        return self._names
 
 
-def _annotated(annotation: Any) -> dict[str, type]:
+def _annotated(annotation: Any) -> dict[str, type | None]:
     """Names of the classes in an annotation, remembered where it can be a key."""
     try:
         return _annotated_once(annotation)
@@ -140,17 +159,23 @@ def _annotated(annotation: Any) -> dict[str, type]:
         return _names(classes_in(annotation))
 
 
-@lru_cache(maxsize=256)
-def _annotated_once(annotation: Any) -> dict[str, type]:
+@functools.lru_cache(maxsize=256)
+def _annotated_once(annotation: Any) -> dict[str, type | None]:
     return _names(classes_in(annotation))
 
 
-def _names(classes: Iterable[type]) -> dict[str, type]:
-    names: dict[str, type] = {}
+def _names(classes: Iterable[type]) -> dict[str, type | None]:
+    """Classes by their names, and by their qualified names alone: None where several share it."""
+    names: dict[str, type | None] = {}
     for cls in classes:
-        for key in (class_name(cls), cls.__qualname__, cls.__name__):
-            names.setdefault(key, cls)
+        _merge(names, {class_name(cls): cls, cls.__qualname__: cls})
     return names
+
+
+def _merge(names: dict[str, type | None], more: Mapping[str, type | None]) -> None:
+    for name, cls in more.items():
+        if names.setdefault(name, cls) is not cls and ":" not in name:
+            names[name] = None
 
 
 def resolved(annotation: Any) -> Any:
@@ -220,7 +245,7 @@ def _neighbours(cls: type) -> list[Any]:
     return hints
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def slot_names(cls: type) -> tuple[str, ...]:
     """Names of the attributes that instances keep outside their ``__dict__``."""
     names: list[str] = []
@@ -232,3 +257,21 @@ def slot_names(cls: type) -> tuple[str, ...]:
             private = name.startswith("__") and not name.endswith("__")
             names.append(f"_{step.__name__.lstrip('_')}{name}" if private else name)
     return tuple(names)
+
+
+def attributes(value: Any, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
+    """What an instance holds beside its fields; cached properties are computed again when they are wanted."""
+    held: dict[str, Any] = {}
+    for name in slot_names(kind):
+        try:
+            held[name] = object.__getattribute__(value, name)
+        except AttributeError:
+            continue
+    held.update(getattr(value, "__dict__", None) or {})
+    for name in (*without, *_NOT_DATA):
+        held.pop(name, None)
+    return {name: item for name, item in held.items() if not _is_cached_property(kind, name)}
+
+
+def _is_cached_property(kind: type, name: str) -> bool:
+    return any(isinstance(vars(step).get(name), functools.cached_property) for step in kind.__mro__)

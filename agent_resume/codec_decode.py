@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import copy
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_resume import codec_exceptions, codec_scalars, failure
-from agent_resume.codec_classes import Known, builtin_base, kind_of
+from agent_resume.codec_classes import Known, builtin_base, kind_of, plain_name, slot_names
 from agent_resume.codec_objects import FACTORIES, field_names
 from agent_resume.codec_scalars import TAG
 from agent_resume.codec_types import decode_type
@@ -49,11 +50,12 @@ class Decoder:
             raise
         except Exception as error:  # noqa: BLE001 - raised again as what it means here
             name = stored.get("class")
-            what = name if isinstance(name, str) else str(kind)
+            what = name if isinstance(name, str) else f"codec {stored.get('name')!r}" if kind == "codec" else str(kind)
             raise StoredValueUnreadable(
                 type=what,
                 reason=f"{type(error).__name__} while it was built",
-                hint="restore the class as it was, or run the step again: agent-resume rerun",
+                hint=f"{'mend its decode' if kind == 'codec' else 'restore the class as it was'}, "
+                "or run the step again: agent-resume rerun",
             ) from (error if kind == "codec" else None)  # the texts of our own parsers quote the stored value
 
     def find(self, name: Any, sort: str | None = None) -> Any:
@@ -65,6 +67,7 @@ class Decoder:
         if not isinstance(name, str):
             return decode_type(name, self.find)
         found = self._known.find(name)
+        name = plain_name(name)
         if found is None:
             module, _, qualname = name.partition(":")
             raise StoredValueUnreadable(
@@ -105,7 +108,11 @@ def _defaultdict(_: Decoder, stored: dict[str, Any]) -> Any:
 def _counter(_: Decoder, stored: dict[str, Any]) -> Any:
     counter: collections.Counter[Any] = collections.Counter()
     dict.update(counter, _dict(_, stored))
-    return counter
+    return _set_attributes(counter, stored)
+
+
+def _ordered(_: Decoder, stored: dict[str, Any]) -> Any:
+    return _set_attributes(collections.OrderedDict(stored["value"]), stored)
 
 
 def _unset(_: Decoder, stored: dict[str, Any]) -> Any:
@@ -135,7 +142,7 @@ def _fields(decoder: Decoder, stored: dict[str, Any]) -> Any:
     declared = field_names(cls, sort)
     _no_strangers(stored["class"], fields, declared)
     if sort == "struct":
-        return _struct(cls, fields)
+        return _struct(cls, fields, stored.get("attributes", {}))
     value = object.__new__(cls)
     for name, item in fields.items():
         object.__setattr__(value, name, item)
@@ -180,19 +187,24 @@ def _default(cls: Any, name: str, sort: str) -> Any:
             return factory()
         if factory is None and repr(given.default) != "NOTHING":
             return given.default
-    raise StoredValueUnreadable(
-        type=cls.__qualname__,
+    raise _without(cls.__qualname__, name)
+
+
+def _without(cls: Any, name: str) -> StoredValueUnreadable:
+    return StoredValueUnreadable(
+        type=str(cls),
         reason=f"it was stored without the field {name!r}, which has no default",
         hint="give the field a default, or run the step again: agent-resume rerun",
     )
 
 
-def _struct(cls: Any, fields: dict[str, Any]) -> Any:
+def _struct(cls: Any, fields: dict[str, Any], held: dict[str, Any]) -> Any:
     from msgspec.structs import force_setattr
 
-    value = cls(**fields)
-    # __post_init__ has run and may have changed some of them.
-    for name, item in fields.items():
+    # There is no way round __post_init__: it gets copies to work on, and what it has set is set back.
+    value = cls(**(copy.deepcopy(fields) if hasattr(cls, "__post_init__") else fields))
+    getattr(value, "__dict__", {}).clear()
+    for name, item in (*fields.items(), *held.items()):
         force_setattr(value, name, item)
     return value
 
@@ -228,17 +240,42 @@ def _pydantic(decoder: Decoder, stored: dict[str, Any]) -> Any:
     extra = stored.get("extra")
     known = set(stored.get("set", [*fields, *(extra or ())]))
     for name, field in cls.model_fields.items():
-        if name not in fields and not field.is_required():
+        if name in fields:
+            continue
+        if not field.is_required():
             fields[name] = field.get_default(call_default_factory=True, validated_data=dict(fields))
+        elif name not in stored.get("unset", ()):
+            raise _without(stored["class"], name)
     ordered = {name: fields[name] for name in cls.model_fields if name in fields}
     value = cls.__new__(cls)
-    object.__setattr__(value, "__dict__", {**ordered, **stored.get("attributes", {})})
+    held: dict[str, Any] = stored.get("attributes", {})
+    slots = slot_names(cls)
+    object.__setattr__(value, "__dict__", ordered | {name: item for name, item in held.items() if name not in slots})
+    for name in held.keys() & set(slots):
+        object.__setattr__(value, name, held[name])
     object.__setattr__(value, "__pydantic_fields_set__", known)
     if not getattr(cls, "__pydantic_root_model__", False):
         # A root model has neither, and would take them for attributes.
-        object.__setattr__(value, "__pydantic_extra__", extra)
-        object.__setattr__(value, "__pydantic_private__", stored.get("private"))
+        object.__setattr__(value, "__pydantic_extra__", _extra(cls, stored))
+        object.__setattr__(value, "__pydantic_private__", _private(cls, stored.get("private")))
     return value
+
+
+def _extra(cls: Any, stored: dict[str, Any]) -> dict[str, Any] | None:
+    extra: dict[str, Any] | None = stored.get("extra")
+    if cls.model_config.get("extra") == "allow":
+        return {} if extra is None else extra
+    _no_strangers(stored["class"], extra or {}, ())
+    return None
+
+
+def _private(cls: Any, held: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What was stored, and the defaults of private attributes that were added since."""
+    made = {
+        name: private.get_default() for name, private in cls.__private_attributes__.items() if name not in (held or ())
+    }
+    made = {name: item for name, item in made.items() if type(item).__name__ != "PydanticUndefinedType"}
+    return {**made, **(held or {})} if made or held is not None else None
 
 
 def _subclass(decoder: Decoder, stored: dict[str, Any]) -> Any:
@@ -269,7 +306,7 @@ _DECODE: dict[Any, Callable[[Decoder, dict[str, Any]], Any]] = {
     "tuple": lambda _, stored: tuple(stored["value"]),
     "set": lambda _, stored: set(stored["value"]),
     "frozenset": lambda _, stored: frozenset(stored["value"]),
-    "OrderedDict": lambda _, stored: collections.OrderedDict(stored["value"]),
+    "OrderedDict": _ordered,
     "Counter": _counter,
     "defaultdict": _defaultdict,
     "deque": lambda _, stored: collections.deque(stored["value"], stored["maxlen"]),

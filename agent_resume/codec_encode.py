@@ -12,7 +12,6 @@ from agent_resume.codec_plain import (
     SCALARS,
     TooLarge,
     dumps,
-    encode_plain,
     expanded,
     is_encodable,
     is_plain,
@@ -20,7 +19,7 @@ from agent_resume.codec_plain import (
 from agent_resume.codec_refusals import TOO_DEEP, Refusal, Refused, explain, type_name
 from agent_resume.codec_scalars import TAG
 from agent_resume.codec_values import ValueCodec
-from agent_resume.codec_writer import Steps, Writer
+from agent_resume.codec_writer import Steps, Writer, tag_text
 
 # A plain scan of a branch costs as much as the branch; done at each of these levels, never at all of them.
 _SCANNED_LEVELS = 3
@@ -176,7 +175,7 @@ class Encoder(Writer):
         scalar = codec_scalars.ENCODE.get(kind)
         if scalar is not None:
             self.tagged = True
-            self.write(encode_plain(scalar(value)))
+            self.write(tag_text(scalar(value)))
             return iter(())
         parts = codec_scalars.PARTS.get(kind)
         if parts is not None:

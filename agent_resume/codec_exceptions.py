@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from agent_resume import failure
+from agent_resume.codec_classes import attributes
 from agent_resume.codec_types import stored_class
 from agent_resume.codec_writer import Steps, Writer
 from agent_resume.errors import AgentResumeError
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 class StoredException(AgentResumeError):
@@ -35,7 +40,7 @@ def encode(writer: Writer, value: BaseException) -> Steps:
         yield from as_text(writer, value)
         return
     kind = type(value)
-    args, held = value.args, {**failure.built_in_state(value), **vars(value)}
+    args, held = value.args, {**failure.built_in_state(value), **attributes(value, kind)}
     # A class whose built-in part wants other arguments is no use as an object.
     failure.instance(kind, args, {})
     writer.open_tag("exception", **{"class": stored_class(kind, writer.known, lenient=False)})
@@ -54,5 +59,8 @@ def as_text(writer: Writer, value: BaseException) -> Steps:
     """Write an exception as what can be said about it; nothing in it is refused."""
     described = failure.describe(value)
     text = [described["type"], described["message"]]
+    if writer.lenient:
+        # Where something lies in memory is another place at each start; the digest must not be.
+        text[1] = _ADDRESS.sub(" at …", text[1])
     writer.write_tag("exception-text", text if writer.lenient else [*text, described.get("traceback")])
     return iter(())

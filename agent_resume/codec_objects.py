@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import functools
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from agent_resume import codec_exceptions
-from agent_resume.codec_classes import builtin_base, class_name, kind_of, slot_names
+from agent_resume.codec_classes import attributes, builtin_base, class_name, kind_of
 from agent_resume.codec_refusals import Refusal, Refused, type_name
 from agent_resume.codec_types import stored_class
 from agent_resume.codec_writer import Steps, Writer
@@ -21,8 +20,8 @@ _FACTORIES: tuple[type, ...] = (
 )  # fmt: skip
 #: Names of what a defaultdict may make.
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in _FACTORIES}
-# Bookkeeping that instances carry beside their data: what a generic alias leaves, and attrs' cached hash.
-_NOT_DATA = frozenset({"__orig_class__", "_attrs_cached_hash"})
+# Slots of every model, each with a member of its own.
+_OF_PYDANTIC = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 
 
 def encode(writer: Writer, value: Any, kind: type) -> Steps | None:
@@ -64,12 +63,14 @@ def _url(writer: Writer, value: Any, kind: type) -> Steps:
 def _ordered(writer: Writer, value: Any) -> Steps:
     writer.open_tag("OrderedDict")
     yield from writer.pairs(value.items(), ordered=True)
+    yield from write_attributes(writer, vars(value))
     writer.write("}")
 
 
 def _counter(writer: Writer, value: Any) -> Steps:
     writer.open_tag("Counter")
     yield from writer.pairs(value.items())
+    yield from write_attributes(writer, vars(value))
     writer.write("}")
 
 
@@ -108,24 +109,6 @@ _COLLECTIONS: dict[type, Callable[[Writer, Any], Steps]] = {
 
 
 # Objects
-
-
-def attributes(value: Any, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
-    """What an instance holds beside its fields; cached properties are computed again when they are wanted."""
-    held: dict[str, Any] = {}
-    for name in slot_names(kind):
-        try:
-            held[name] = object.__getattribute__(value, name)
-        except AttributeError:
-            continue
-    held.update(getattr(value, "__dict__", None) or {})
-    for name in (*without, *_NOT_DATA):
-        held.pop(name, None)
-    return {name: item for name, item in held.items() if not _is_cached_property(kind, name)}
-
-
-def _is_cached_property(kind: type, name: str) -> bool:
-    return any(isinstance(vars(step).get(name), functools.cached_property) for step in kind.__mro__)
 
 
 def write_attributes(writer: Writer, held: dict[str, Any]) -> Steps:
@@ -194,10 +177,15 @@ def _encode_enum(writer: Writer, value: Any, kind: Any, name: Any) -> Steps:
 
 
 def _encode_pydantic(writer: Writer, value: Any, kind: Any, name: Any) -> Steps:
-    held = dict(vars(value))
-    fields = {field: held.pop(field) for field in kind.model_fields if field in held}
+    own = vars(value)
+    fields = {field: own[field] for field in kind.model_fields if field in own}
+    held = attributes(value, kind, (*fields, *_OF_PYDANTIC))
     writer.open_tag("pydantic", **{"class": name})
     yield from writer.mapping(fields)
+    unset = [field for field, info in kind.model_fields.items() if field not in own and info.is_required()]
+    if unset:
+        writer.member("unset")
+        yield from writer.sequence(unset)
     known = set(value.__pydantic_fields_set__)
     if known != set(fields) | set(value.__pydantic_extra__ or ()):
         writer.member("set")
@@ -211,7 +199,7 @@ def _encode_pydantic(writer: Writer, value: Any, kind: Any, name: Any) -> Steps:
         yield from writer.mapping(
             {key: item for key, item in private.items() if type(item).__name__ != "PydanticUndefinedType"}
         )
-    yield from write_attributes(writer, {key: item for key, item in held.items() if not _is_cached_property(kind, key)})
+    yield from write_attributes(writer, held)
     writer.write("}")
 
 

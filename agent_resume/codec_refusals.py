@@ -46,8 +46,8 @@ def explain(value: object) -> Refusal:
     for kinds, refusal in _BY_TYPE:
         if isinstance_safely(value, kinds):
             return refusal
-    root = type_name(type(value)).partition(".")[0]
-    by_package = _BY_PACKAGE.get(root)
+    name = type_name(type(value))
+    by_package = _BY_PACKAGE.get(name.rpartition(".")[0]) or _BY_PACKAGE.get(name.partition(".")[0])
     if by_package is not None:
         return by_package
     if callable(value):
@@ -93,6 +93,7 @@ _SOCKET = Refusal("it is an open socket and ends with the process", "return the 
 _LOCK = Refusal(
     "locks and threads exist only in this process", "leave it out of the result and make it where it is used"
 )
+_QUEUE = Refusal("queues exist only in this process", "take out what it holds, and return list(…) of that")
 _ARRAY = Refusal(
     "arrays are kept only through a codec",
     'return x.tolist() (scalars: x.item()), or Store(codecs=[ValueCodec("ndarray", numpy.ndarray, '
@@ -139,7 +140,11 @@ _BY_PACKAGE: dict[str, Refusal] = {
     "jaxlib": _TENSOR,
     "_thread": _LOCK,
     "threading": _LOCK,
+    "queue": _QUEUE,
+    "_queue": _QUEUE,
     "multiprocessing": _LOCK,
+    "asyncio.locks": _LOCK,
+    "asyncio.queues": _QUEUE,
     "asyncio": _AWAITABLE,
     "_asyncio": _AWAITABLE,
     "socket": _SOCKET,

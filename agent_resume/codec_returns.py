@@ -44,11 +44,53 @@ def conform(value: Any, returns: Any, json_text: str | None) -> Any:
         # it is plain JSON that stands for an object.
         if json_text is None or _same(strict, value) or type(strict).__module__.startswith("pydantic_core"):
             return value
+    built = _built(adapter, returns, json_text, value)
+    return value if _same(built, value) else built
+
+
+def _built(adapter: Any, returns: Any, json_text: str, value: Any) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        # "5" is no int, though a text of JSON may stand for a date and an array for a set.
+        built = adapter.validate_json(json_text, strict=True)
+    except ValidationError as error:
+        built = _by_own_rules(adapter, json_text, value)
+        if built is None:
+            raise _mismatch(value, returns, "the stored JSON does not fit it") from _without_values(error)
+    if _loses(built, value):
+        raise _mismatch(value, returns, "its sets would lose members")
+    return built
+
+
+def _by_own_rules(adapter: Any, json_text: str, value: Any) -> Any:
+    """What is built loosely, as the fields of models may want it; None where anything outside of objects was bent."""
+    from pydantic import ValidationError
+
     try:
         built = adapter.validate_json(json_text)
-    except ValidationError as error:
-        raise _mismatch(value, returns, "the stored JSON does not fit it") from _without_values(error)
-    return value if _same(built, value) else built
+    except ValidationError:
+        return None
+    return built if _bends_objects_only(built, value) else None
+
+
+def _bends_objects_only(built: Any, value: Any) -> bool:
+    if isinstance(value, dict) and not isinstance(built, dict):
+        return True
+    if isinstance(value, dict):
+        return built.keys() == value.keys() and all(_bends_objects_only(built[name], value[name]) for name in value)
+    if isinstance(value, list) and isinstance(built, (list, tuple)):
+        return len(built) == len(value) and all(map(_bends_objects_only, built, value))
+    return _same(built, value)
+
+
+def _loses(built: Any, value: Any) -> bool:
+    """Whether a set was built from an array that has some member twice."""
+    if isinstance(built, (set, frozenset)):
+        return len(built) != len(value)
+    if isinstance(built, dict):
+        return any(_loses(item, value.get(name)) for name, item in built.items())
+    return isinstance(built, (list, tuple)) and any(map(_loses, built, value))
 
 
 def _same(built: Any, value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import functools
 import ipaddress
 import math
 import pathlib
@@ -70,12 +71,22 @@ def encode_zone(zone: dt.tzinfo | None) -> dict[str, Any]:
     if kind is dt.timezone:
         given = zone.__getinitargs__()  # type: ignore[attr-defined]
         return {"name": given[1]} if len(given) > 1 else {}
-    if kind is zoneinfo.ZoneInfo and isinstance(zone.key, str):  # type: ignore[attr-defined]
+    if kind is zoneinfo.ZoneInfo and _is_by_key(zone):
         return {"zone": zone.key}  # type: ignore[attr-defined]
     if kind.__name__ == "TzInfo" and kind.__module__.startswith("pydantic_core"):
         return {"by": "pydantic"}
     hint = "use zoneinfo.ZoneInfo or datetime.UTC: moment.astimezone(datetime.UTC)"
     raise Refused(type_name(kind), Refusal("a time zone that cannot be found again by its name", hint))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_by_key(zone: dt.tzinfo) -> bool:
+    """Whether the zone was looked up by its key: one that was read from a file may have any key."""
+    try:
+        zone.__reduce__()
+    except Exception:  # noqa: BLE001 - pickle's own, which is not worth its import
+        return False
+    return True
 
 
 def _zone(stored: dict[str, Any], parsed: dt.tzinfo | None) -> dt.tzinfo | None:

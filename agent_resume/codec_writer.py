@@ -15,7 +15,7 @@ from typing import Any
 from agent_resume import codec_scalars
 from agent_resume.codec_classes import Known
 from agent_resume.codec_plain import INT_MAX, INT_MIN, encode_plain, is_encodable
-from agent_resume.codec_refusals import type_name
+from agent_resume.codec_refusals import Refusal, Refused, type_name
 from agent_resume.codec_scalars import TAG
 
 # Characters that are held as text; a StringIO that is asked for its text holds it twice and a half.
@@ -111,12 +111,12 @@ class Writer:
     def write_tag(self, kind: str, value: Any, **more: Any) -> None:
         """Write a whole tag whose members are plain JSON."""
         self.tagged = True
-        self.write(encode_plain({TAG: kind, "value": value, **more}))
+        self.write(tag_text({TAG: kind, "value": value, **more}))
 
     def open_tag(self, kind: str, **more: Any) -> None:
         """Begin a tag; its value is written next, then ``}``. Members in ``more`` are plain JSON."""
         self.tagged = True
-        self.write(encode_plain({TAG: kind, **more})[:-1] + ',"value":')
+        self.write(tag_text({TAG: kind, **more})[:-1] + ',"value":')
 
     def member(self, name: str) -> None:
         """Begin another member of the open tag."""
@@ -180,6 +180,20 @@ class Writer:
             yield from self.child(item, Key.MEMBER)
             texts.append(self.end_aside())
         self.write(f"[{','.join(sorted(texts))}]")
+
+
+def tag_text(tag: dict[str, Any]) -> str:
+    """JSON text of a tag whose members are plain.
+
+    Raises:
+        Refused: a text in it has a lone surrogate; only values that are str themselves have a spelling for that.
+    """
+    text = encode_plain(tag)
+    if not is_encodable(text):
+        raise Refused(
+            tag[TAG], Refusal("a name in it has a lone surrogate, which no UTF-8 can hold", "name it without")
+        )
+    return text
 
 
 class Key(str):

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_resume.codec_classes import from_loaded
+from agent_resume.codec_classes import attributes, from_loaded
 
 #: Characters of a stored traceback; the middle of a longer one is left out.
 TRACEBACK_LIMIT = 8 * 1024
@@ -128,7 +128,7 @@ def _scalar(value: Any) -> Any:
 
 def _attributes(exc: BaseException) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in (*built_in_state(exc).items(), *vars(exc).items()):
+    for name, value in (*built_in_state(exc).items(), *attributes(exc, type(exc)).items()):
         plain = _scalar(value)
         if plain is not None and type(plain) is type(value) and isinstance(name, str) and name[:2] != "__":
             found[_clean(name)] = plain

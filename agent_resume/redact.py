@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from agent_resume.codec_classes import from_loaded, plain_name
 
 #: What stands in place of a credential.
 MASK = "[redacted]"
@@ -63,6 +67,8 @@ _SHAPES = re.compile(
 )
 _SCHEME = re.compile(r"\b(Bearer|Basic)(\s+)((?=[^\s\"',]*[\d=._+/-])[\w.~+/=-]{8,}|[\w.~+/=-]{20,})", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)([^\s/:@?#\"']*):([^\s/\"']+)@|(?<=://)([^\s/:@?#\"']{16,})@")
+# A password of a database's URL may have a slash in it.
+_SERVER = re.compile(r"(\bpostgres(?:ql)?(?:\+\w+)?://[^\s:/@?\"']*):([^\s@\"']{1,256})@")
 # KEY=value, key: value, "key": "value", --key=value, --key value; whether the key is a secret's is asked of its words.
 _ASSIGNED = re.compile(
     r"""
@@ -79,7 +85,7 @@ _ASSIGNED = re.compile(
 )
 # Nothing to look at closer in a text without any of these.
 _HINTS = re.compile("pass|pwd|secret|credential|auth|cookie|key|token|jwt|bearer|sig|pat", re.IGNORECASE)
-_NOTHING = frozenset({"none", "null", "true", "false", "undefined", "yes", "no", "on", "off", "{", "[", MASK})
+_NOTHING = frozenset({"none", "null", "true", "false", "undefined", "yes", "no", "on", "off", "?", "{", "[", MASK})
 _HEADER_LINE = re.compile(r"(?im)^([ \t>\"'-]*(?:set-)?cookie[ \t]*:[ \t]*)(\S.*)$")
 _TAG_MEMBERS = frozenset({"$type", "class", "base", "factory", "name", "zone"})
 _PAIRS = frozenset({"dict", "OrderedDict", "defaultdict", "Counter"})
@@ -91,8 +97,8 @@ class Redactor:
     Args:
         patterns: names of further keys to mask, as case-insensitive shell patterns (``"x-internal-*"``); or a
             function of a key and a value that returns what is to be shown in its place. It is asked for every scalar
-            with the key it is under (None where there is none), before the default rules; when it raises, the value
-            is masked.
+            with the key it is under (None where there is none), before the default rules; when it raises, or returns
+            what JSON cannot say, the value is masked.
     """
 
     def __init__(self, patterns: Callable[[str | None, Any], Any] | Sequence[str] | None = None) -> None:
@@ -161,8 +167,10 @@ class Redactor:
                 masked[name] = [[None, None] for _ in member]
                 for pair, copy in zip(member, masked[name], strict=True):
                     key, part = pair if isinstance(pair, list) and len(pair) == 2 else (None, pair)
+                    names = _key_names(key)
+                    secret = hidden or any(self._hides(name, part) for name in names)
                     pending.append((key, None, False, copy, 0))
-                    pending.append((part, key, hidden or self._hides(key, part), copy, 1))
+                    pending.append((part, names[0] if names else None, secret, copy, 1))
             else:
                 shown = place = name if tag or not isinstance(name, str) else self._inline(name)
                 count = 1
@@ -183,7 +191,10 @@ class Redactor:
     def _scalar(self, key: str | None, value: Any) -> Any:
         if self._function is not None:
             try:
-                value = self._function(key, value)
+                shown = self._function(key, value)
+                if shown is not value:
+                    json.dumps(shown, ensure_ascii=False, allow_nan=False).encode()
+                value = shown
             except Exception:  # noqa: BLE001 - what the user's function cannot judge is not shown
                 return MASK
         return self._inline(value) if isinstance(value, str) else value
@@ -192,6 +203,8 @@ class Redactor:
         if len(text) < 4:
             return text
         text = _SHAPES.sub(MASK, text)
+        if "postgres" in text:
+            text = _SERVER.sub(rf"\1:{MASK}@", text)
         text = _USERINFO.sub(lambda found: f"{MASK}@" if found[1] is None else f"{found[1]}:{MASK}@", text)
         text = _HEADER_LINE.sub(rf"\1{MASK}", text)
         if self._patterns or _HINTS.search(text):
@@ -223,6 +236,27 @@ class Redactor:
             return None
         end = quote if quote and value.endswith(quote) and len(value) > len(quote) else ""
         return f"{found['before']}{sign}{quote}{MASK}{end}"
+
+
+def _key_names(key: Any) -> list[str]:
+    """What the key of a pair says, where it is text or a tag that stands for text: bytes, an enum's member."""
+    if not isinstance(key, dict):
+        return [key] if isinstance(key, str) else []
+    names = _key_names(key.get("value"))
+    if key.get("$type") == "bytes":
+        return [_bytes_text(name) for name in names]
+    if key.get("$type") == "enum" and isinstance(key.get("class"), str):
+        members = getattr(from_loaded(plain_name(key["class"])), "_member_map_", {})
+        meant = [getattr(members.get(name), "_value_", None) for name in names]
+        return [*(text for text in meant if isinstance(text, str)), *names]
+    return names
+
+
+def _bytes_text(stored: str) -> str:
+    try:
+        return base64.b64decode(stored).decode("utf-8", "replace")
+    except ValueError:
+        return stored
 
 
 def _looks_random(text: str) -> bool:

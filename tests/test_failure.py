@@ -22,6 +22,14 @@ class ApiError(Exception):
         self.status = status
 
 
+class RateLimited(Exception):
+    __slots__ = ("retry_after",)
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__("slow down")
+        self.retry_after = retry_after
+
+
 class Computed(Exception):
     def __init__(self, code: int) -> None:
         self.code = code
@@ -190,6 +198,12 @@ def test_a_kept_error_is_rebuilt_with_its_class_text_and_attributes(error: Excep
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert {name: vars(again)[name] for name in vars(error)} == vars(error)
+
+
+def test_a_kept_error_is_rebuilt_with_what_its_slots_hold() -> None:
+    again = rebuild(json.loads(json.dumps(describe(raised(RateLimited(30))))))
+    assert isinstance(again, RateLimited)
+    assert again.retry_after == 30
 
 
 def test_an_error_without_its_class_or_text_is_not_rebuilt() -> None:

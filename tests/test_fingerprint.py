@@ -76,6 +76,7 @@ EQUAL = [
     (threading.Lock(), threading.Lock()),
     (lambda: 1, lambda: 2),
     ({"client": object(), "n": 1}, {"client": object(), "n": 1}),
+    (ConnectionError("unreachable", threading.local()), ConnectionError("unreachable", threading.local())),
 ]
 DIFFERENT = [
     (1, 2), (1, 1.0), (1, True), (1, "1"), (None, "None"), ([], ()), ((), {}), ({}, set()), ("a", b"a"),
@@ -83,6 +84,7 @@ DIFFERENT = [
     (decimal.Decimal("1.0"), decimal.Decimal("1.00")), (0.0, -0.0), ("\udc81", "\\udc81"),
     ({"$type": "tuple", "value": [1]}, (1,)), ({"client": object(), "n": 1}, {"client": object(), "n": 2}),
     (collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1)), (object(), threading.Lock()),
+    (ValueError("a"), ValueError("b")), (ValueError("a"), KeyError("a")),
     ([[1], 2], [[1, 2]]), (Point(1, object()), Point(2, object())),
 ]  # fmt: skip
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import enum
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_resume import Checkpoint, Store, codec
 from agent_resume.redact import DEFAULT, MASK, Redactor
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
@@ -128,6 +132,7 @@ def test_numbers_under_token_are_counts_and_flags_and_blanks_stay() -> None:
         ("curl --password=hunter2 -v", f"curl --password={MASK} -v"),
         ("curl --password hunter2 -v", f"curl --password {MASK} -v"),
         ("postgresql://me:p@ss/w@host/db", f"postgresql://me:{MASK}@ss/w@host/db"),
+        ("postgresql+psycopg://me:p/w@host/db", f"postgresql+psycopg://me:{MASK}@host/db"),
         ("postgresql://me:p@ss@host/db", f"postgresql://me:{MASK}@host/db"),
         ("https://abcdefghijklmnopqrst@host/x", f"https://{MASK}@host/x"),
         ("https://h/p?token=abc&x=1", f"https://h/p?token={MASK}&x=1"),
@@ -197,6 +202,58 @@ def test_tagged_values_keep_their_tags_and_hide_what_is_under_odd_keys() -> None
     assert DEFAULT.value(value)["value"] == [["api_key", MASK], [1, "y"], ["n", {"$type": "tuple", "value": [MASK]}]]
     model = {"$type": "pydantic", "class": "shop:Secret", "value": {"token": "x", "name": "n"}}
     assert DEFAULT.value(model) == {"$type": "pydantic", "class": "shop:Secret", "value": {"token": MASK, "name": "n"}}
+
+
+class Header(enum.StrEnum):
+    KEY = "x-api-key"
+    PAGE = "x-page"
+
+
+class Word(str):
+    pass
+
+
+def test_keys_that_mean_text_count_as_that_text() -> None:
+    plain = {"page": "shown"}
+    keys = [Header.KEY, Word("password"), b"password", "pass\udc81 password", Word("\udc81 password")]
+    for key in keys:
+        text = codec.DEFAULT.encode_tagged(
+            {key: "hunter2", **plain, Header.PAGE: "shown", b"\xff": "shown", 1: "shown"}
+        )
+        masked = DEFAULT.value(json.loads(text))
+        assert "hunter2" not in json.dumps(masked)
+        assert json.dumps(masked).count(MASK) == 1
+        assert json.dumps(masked).count("shown") == 4
+    gone = {"$type": "enum", "class": "no_such_module:Header", "value": "AUTH"}
+    assert DEFAULT.value({"$type": "dict", "value": [[gone, "hunter2"]]})["value"] == [[gone, MASK]]
+    broken = {"$type": "dict", "value": [[{"$type": "bytes", "value": "x"}, "shown"]]}
+    assert DEFAULT.value(broken) == broken
+    seen: list[Any] = []
+    Redactor(lambda key, value: seen.append((key, value))).value(json.loads(text))
+    assert (Header.PAGE.value, "shown") in seen
+
+
+@pytest.mark.parametrize(
+    "shown", [object(), b"x", {1, 2}, float("nan"), "\udc81", [object()]], ids=lambda shown: type(shown).__name__
+)
+def test_what_a_function_returns_is_masked_where_json_cannot_say_it(shown: Any, tmp_path: Path) -> None:
+    redactor = Redactor(lambda key, value: shown)
+    assert redactor.value({"a": 1}) == {"a": MASK}
+    assert redactor.text("a") == MASK
+
+    def fail() -> None:
+        raise KeyError("real cause")
+
+    with Store(tmp_path / "runs.db", redact=lambda key, value: shown) as store:
+        run = Checkpoint("r", db=store)
+        with pytest.raises(KeyError, match="real cause"):
+            run.step("s", fail)
+        run.event("note", text="x")
+        run.flush()
+        assert [event.data for event in store.events("r") if event.type == "note"] == [json.dumps({"text": MASK})]
+        (step,) = run.timeline()
+        assert (step.status, step.error["type"]) == ("failed", MASK)
+    assert Redactor(lambda key, value: {"hidden": True}).value(["a"]) == [{"hidden": True}]
 
 
 def test_keys_that_are_credentials_are_masked_and_no_entry_is_lost() -> None:

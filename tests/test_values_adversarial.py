@@ -12,13 +12,16 @@ import decimal
 import enum
 import functools
 import io
+import ipaddress
 import itertools
 import json
 import math
 import os
 import pathlib
+import queue
 import re
 import socket
+import struct
 import sys
 import threading
 import types
@@ -98,6 +101,11 @@ def nested(levels: int, wrap: Callable[[Any], Any] = lambda item: [item]) -> Any
     for _ in range(levels):
         value = wrap(value)
     return value
+
+
+def tokyo_as_oslo() -> dt.tzinfo:
+    rules = struct.pack(">4s16x6L l2B4s", b"TZif", 0, 0, 0, 0, 1, 4, 9 * 3600, 0, 0, b"JST\0")
+    return zoneinfo.ZoneInfo.from_file(io.BytesIO(rules), key="Europe/Oslo")
 
 
 def cyclic_list() -> Any:
@@ -280,6 +288,10 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str, str, str]] = [
     ("lock", threading.Lock, "$", "_thread.lock", "this process", "leave it out"),
     ("condition", threading.Condition, "$", "threading.Condition", "this process", "leave it out"),
     ("thread-local", threading.local, "$", "_thread._local", "this process", "leave it out"),
+    ("asyncio lock", asyncio.Lock, "$", "asyncio.locks.Lock", "this process", "leave it out"),
+    ("asyncio event", asyncio.Event, "$", "asyncio.locks.Event", "this process", "leave it out"),
+    ("asyncio queue", asyncio.Queue, "$", "asyncio.queues.Queue", "this process", "list("),
+    ("queue", queue.SimpleQueue, "$", "_queue.SimpleQueue", "this process", "list("),
     ("socket", socket.socket, "$", "socket.socket", "socket", "data that was received"),
     ("module", lambda: sys, "$", "module", "module", "name"),
     ("function", lambda: len, "$", "builtin_function_or_method", "code", "computes"),
@@ -304,6 +316,30 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str, str, str]] = [
         "test_values_adversarial.ZoneOfTheirOwn",
         "time zone",
         "astimezone",
+    ),
+    (
+        "time zone read from a file under another's key",
+        lambda: [dt.datetime(2026, 1, 1, tzinfo=tokyo_as_oslo())],
+        "$[0]",
+        "zoneinfo.ZoneInfo",
+        "time zone",
+        "astimezone",
+    ),
+    (
+        "surrogate in the name of a time zone",
+        lambda: [dt.timezone(dt.timedelta(hours=1), "\udc81")],
+        "$[0]",
+        "timezone",
+        "surrogate",
+        "without",
+    ),
+    (
+        "surrogate in the scope of an address",
+        lambda: {"ip": ipaddress.IPv6Address("fe80::1%\udc81")},
+        "$.ip",
+        "IPv6Address",
+        "surrogate",
+        "without",
     ),
     (
         "defaultdict of a lambda",

@@ -181,6 +181,56 @@ class Attributes(dict):
         raise RuntimeError("its own methods are not called")
 
 
+class LooseStruct(msgspec.Struct, dict=True, frozen=True):
+    items: list[Any]
+
+    def __post_init__(self) -> None:
+        RUNS.append("LooseStruct")
+        self.items.append("default")
+        msgspec.structs.force_setattr(self, "made", len(RUNS))
+
+
+class SlottedModel(BaseModel):
+    __slots__ = ("beside",)
+    x: int
+
+
+class NotTheVeryPage(Page[int]):
+    pass
+
+
+# It says of itself that it is another class.
+NotTheVeryPage.__pydantic_generic_metadata__ = Page[int].__pydantic_generic_metadata__
+
+
+@dataclass
+class List(Generic[T]):
+    """Has the name of a type of ``typing``."""
+
+    item: T
+
+
+@dataclass(slots=True)
+class Quota(Exception):
+    left: int
+
+
+@attrs.define
+class RateLimited(Exception):
+    retry_after: int
+
+
+class SlottedError(Exception):
+    __slots__ = ("__secret", "unset")
+
+    def __init__(self, secret: Any) -> None:
+        super().__init__("m")
+        self.__secret = secret
+
+    def secret(self) -> Any:
+        return self.__secret
+
+
 class ApiError(Exception):
     def __init__(self, *, status: int) -> None:
         super().__init__(f"status {status}")
@@ -296,6 +346,68 @@ def test_a_model_keeps_what_was_set_what_was_extra_and_what_is_private() -> None
         DEFAULT.encode(value)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        int | None,
+        typing.Optional[int],  # noqa: UP045 - another class than int | None
+        typing.Union[None, int, str],  # noqa: UP007
+        None,
+        type(None),
+        typing.List[int],  # noqa: UP006
+        list[int],
+        List[int],
+        typing.Dict[str, typing.List[int | None]],  # noqa: UP006
+        typing.Sequence[int],
+        collections.abc.Sequence[int],
+        typing.Tuple[int, ...],  # noqa: UP006
+        tuple[()],
+        Page[None],
+        Any,
+    ],
+    ids=repr,
+)
+def test_a_generic_model_comes_back_as_the_very_class_however_its_argument_is_spelled(argument: Any) -> None:
+    value = Page[argument](items=[])
+    assert there_and_back(value) == value
+    assert there_and_back([value], returns=list[Page[argument]]) == [value]
+
+
+def test_unions_and_none_as_they_were_stored_before_are_still_read() -> None:
+    text = (
+        '{"$type":"pydantic","class":{"of":"%s:Page","args":[{"of":"Union","args":["int",null]}]},"value":{"items":[]}}'
+    )
+    assert type(DEFAULT.decode("tagged", text % __name__)) is Page[typing.Optional[int]]  # noqa: UP045
+
+
+def test_a_generic_model_that_would_come_back_as_another_class_is_refused() -> None:
+    with pytest.raises(OutputNotStorable, match="another class"):
+        DEFAULT.encode(NotTheVeryPage(items=[1]))
+
+
+def test_attributes_beside_the_fields_of_a_struct_are_kept() -> None:
+    value = LooseStruct(["a"])
+    msgspec.structs.force_setattr(value, "note", {1})
+    del vars(value)["made"]
+    assert vars(there_and_back(value)) == {"note": {1}}
+
+
+def test_what_the_init_of_a_struct_does_to_its_containers_is_done_once() -> None:
+    value = LooseStruct(["a", [1]])
+    assert there_and_back(value).items == ["a", [1], "default"]
+
+
+def test_attributes_and_slots_beside_the_content_are_kept() -> None:
+    model = SlottedModel(x=1)
+    object.__setattr__(model, "beside", (5,))
+    assert there_and_back(model).beside == (5,)
+    assert not hasattr(there_and_back(SlottedModel(x=1)), "beside")
+    for table in (collections.Counter("a"), collections.OrderedDict(a=1)):
+        table.note = {3}  # type: ignore[union-attr]
+        assert there_and_back(table).note == {3}
+        assert there_and_back(table) == table
+
+
 def test_times_that_pydantic_parsed_keep_its_kind_of_zone() -> None:
     for text in ("2026-01-31T09:08:07Z", "2026-01-31T09:08:07+05:30", "2026-01-31T09:08:07-03:00"):
         value = Tokens.model_validate({"at": text})
@@ -336,6 +448,14 @@ def test_exceptions_that_are_values_keep_class_arguments_and_attributes(error: E
     assert getattr(back, "filename", 0) == getattr(error, "filename", 0)
 
 
+def test_exceptions_with_slots_keep_what_is_in_them() -> None:
+    assert there_and_back([Quota(3)])[0].left == 3
+    assert there_and_back([RateLimited(30)])[0].retry_after == 30
+    back = there_and_back([SlottedError((1,))])[0]
+    assert back.secret() == (1,)
+    assert not hasattr(back, "unset")
+
+
 def test_exceptions_that_cannot_be_kept_become_their_text_on_the_first_run_too() -> None:
     class Local(Exception):
         pass
@@ -367,6 +487,12 @@ def module_with(source: str, name: str = "agent_resume_test_saved") -> types.Mod
 def saved() -> Any:
     yield module_with
     sys.modules.pop("agent_resume_test_saved", None)
+
+
+class Outer:
+    @dataclass
+    class Saved:
+        x: int
 
 
 SOURCE = "from dataclasses import dataclass\n@dataclass\nclass Saved:\n    x: int\n"
@@ -401,6 +527,33 @@ def test_a_class_that_has_moved_is_found_by_returns_by_annotation_and_by_registr
         assert value == [moved.Saved(7)]
 
 
+def test_a_class_is_not_taken_for_another_of_its_name(saved: Any) -> None:
+    first = saved(SOURCE)
+    other = saved(SOURCE, "agent_resume_test_other")
+
+    def ask() -> list[Any]:
+        raise AssertionError
+
+    ask.__annotations__ = {"return": list[first.Saved]}
+    given = {"hint": ask}
+    encoded = DEFAULT.encode([other.Saved(7)], **given)
+    assert DEFAULT.decode(encoded.format, encoded.text, **given) == [other.Saved(7)]
+    assert Codec([other.Saved]).decode(encoded.format, encoded.text) == [other.Saved(7)]
+    before = DEFAULT.encode([other.Saved(7)])
+    del sys.modules["agent_resume_test_other"]
+    with pytest.raises(StoredValueUnreadable, match="agent_resume_test_other:Saved"):
+        DEFAULT.decode(encoded.format, encoded.text, **given)
+    # Which of two is the one that has moved cannot be known.
+    with pytest.raises(StoredValueUnreadable, match="agent_resume_test_other:Saved"):
+        saved(SOURCE, "agent_resume_test_third")
+        moved = sys.modules.pop("agent_resume_test_third").Saved
+        DEFAULT.decode(before.format, before.text, returns=list[first.Saved | moved])
+    nested = DEFAULT.encode([Outer.Saved(7)])
+    forged = nested.text.replace(__name__, "agent_resume_no_such_module")
+    with pytest.raises(StoredValueUnreadable, match="Outer.Saved"):
+        DEFAULT.decode("tagged", forged, **given)
+
+
 @pytest.mark.parametrize(
     ("now", "outcome"),
     [
@@ -420,6 +573,29 @@ def test_a_class_that_has_changed_fits_or_is_an_error(saved: Any, now: str, outc
     else:
         with pytest.raises(StoredValueUnreadable, match=outcome):
             DEFAULT.decode(encoded.format, encoded.text)
+
+
+MODEL = "from pydantic import BaseModel, ConfigDict\nclass Saved(BaseModel):\n    a: int\n"
+
+
+def test_a_model_that_has_changed_fits_or_is_an_error(saved: Any) -> None:
+    encoded = DEFAULT.encode(saved(MODEL).Saved(a=1))
+    saved(MODEL + "    b: int\n")
+    with pytest.raises(StoredValueUnreadable, match="without the field 'b'"):
+        DEFAULT.decode(encoded.format, encoded.text)
+    saved(
+        MODEL + "    b: int = 5\n    _cache: dict = {}\n    _unset: int\n    model_config = ConfigDict(extra='allow')\n"
+    )
+    back = DEFAULT.decode(encoded.format, encoded.text)
+    assert (back.b, back._cache, back.model_extra) == (5, {}, {})
+    assert not hasattr(back, "_unset")
+    back.loose = 7
+    loose = DEFAULT.encode(back)
+    saved(MODEL + "    b: int = 5\n")
+    with pytest.raises(StoredValueUnreadable, match="field 'loose'"):
+        DEFAULT.decode(loose.format, loose.text)
+    half = saved(MODEL).Saved.model_construct()
+    assert not hasattr(there_and_back(half), "a")
 
 
 def test_a_member_that_an_enum_has_lost_is_an_error(saved: Any) -> None:
@@ -531,8 +707,10 @@ def test_a_codec_that_fails_or_does_nothing_is_told() -> None:
     with pytest.raises(OutputNotStorable, match="gave it back as it was"):
         Codec([ValueCodec("m", Matrix, lambda value: value, Matrix)]).encode(Matrix([]))
     broken = Codec([ValueCodec("m", Matrix, lambda value: [], lambda data: 1 // 0)])
-    with pytest.raises(OutputNotStorable, match="could not be given back"):
-        broken.settle(Matrix([]))
+    for value, place in ((Matrix([]), "$"), ({"items": [(1, Matrix([]))], "n": 1}, "$.items[0][1]")):
+        with pytest.raises(OutputNotStorable, match="'m'.*could not be given back.*decode") as caught:
+            broken.settle(value)
+        assert caught.value.path == place
 
 
 def test_a_codec_may_replace_what_is_built_in_but_not_plain_json() -> None:
@@ -545,11 +723,17 @@ def test_a_codec_may_replace_what_is_built_in_but_not_plain_json() -> None:
         Codec([MATRIX, MATRIX])
     with pytest.raises(TypeError, match="ValueCodec"):
         Codec(["json"])
+    with pytest.raises(ValueError, match="surrogate"):
+        Codec([ValueCodec("\udc81", Matrix, list, Matrix)])
+    for size in (None, "5", 5.0):
+        with pytest.raises(TypeError, match="in bytes"):
+            Codec(max_bytes=size)  # type: ignore[arg-type]
 
 
 def test_pickle_is_used_only_where_it_was_asked_for_by_name() -> None:
     with pytest.raises(OutputNotStorable):
         DEFAULT.encode(Matrix([]))
+    assert Codec("pickle").encode(Matrix([])) == Codec(["pickle"]).encode(Matrix([]))
     codec = Codec(["pickle"])
     value = {"m": Matrix([[1]]), "n": [(Matrix([]),)], "plain": 1}
     encoded, back = codec.settle(value)

@@ -87,6 +87,9 @@ def test_a_value_that_fits_is_given_back_as_it_is(value: Any, returns: Any) -> N
         ("2026-01-01T00:00:00Z", dt.datetime, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ([1, 2], set[int], {1, 2}),
         ([1, "a"], tuple[int, str], (1, "a")),
+        ([[1, 2]], list[set[int]], [{1, 2}]),
+        ({"x": "3"}, Point, Point(3.0)),
+        ([{"a": {"x": "3"}}], list[dict[str, Point]], [{"a": Point(3.0)}]),
         ({"name": "d", "tricks": ["sit"]}, Dog | None, Dog(name="d", tricks=["sit"])),
     ],
 )
@@ -111,6 +114,16 @@ def test_a_value_that_does_not_fit_is_refused_and_its_content_not_shown(value: A
     with pytest.raises(StoredValueUnreadable, match="returns=") as unreadable:
         DEFAULT.decode(encoded.format, encoded.text, returns=returns)
     assert "sk-test-123" not in f"{caught.value}{unreadable.value}{unreadable.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("value", "returns"),
+    [("5", int), ("1e2", float), ("true", bool), (["5"], list[int]), ({"a": "5"}, dict[str, int]), ([1, 1], set[int])]
+    + [(["1"], set[int]), ([[1, 2, 2]], list[frozenset[int]]), ({"a": [1, 1]}, dict[str, set[int]]), (0, dt.datetime)],
+)
+def test_plain_json_of_another_type_is_refused_and_not_bent(value: Any, returns: Any) -> None:
+    with pytest.raises(OutputNotStorable, match="returns="):
+        DEFAULT.settle(value, returns=returns)
 
 
 def test_an_annotation_is_a_hint_only_and_may_be_wrong() -> None:

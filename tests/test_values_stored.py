@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_values_round_trip import EXAMPLES, VALUES, check_round_trip, same, through_text
+from test_values_round_trip import EXAMPLES, VALUES, check_round_trip, same
 
 from agent_resume import Checkpoint, Run, Store, agent_run
 from agent_resume.codec import DEFAULT
@@ -51,7 +51,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(value=VALUES)
 def test_nested_values_of_all_kept_types_come_back_from_a_database(shelf: Shelf, value: Any) -> None:
-    through_text(value)
     check_round_trip(value, shelf.there_and_back)
 
 
