@@ -12,8 +12,10 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from . import errors, ownership
 from .database import Database
 from .database_sql import Statement, Tx
-from .models import ImportOutcome, OwnerRow, RunDump
+from .models import ImportOutcome, OwnerRow, RunDump, RunRow
+from .names import LONGEST, check_name, check_text, shortened
 from .schema import events, pauses, runs, steps
+from .store_admin import live_owner
 from .store_sql import RUN_BY_ID, owner_row, run_row
 
 OnConflict = Literal["fail", "skip", "replace", "rename"]
@@ -43,6 +45,12 @@ _ADD_EVENT = Statement(insert(events), ("run_id", *EVENT_COLUMNS))
 _ADD_PAUSE = Statement(insert(pauses), ("run_id", *PAUSE_COLUMNS))
 _RENAME = Statement(
     update(runs).where(runs.c.seq == bindparam("run")).values(id=bindparam("wanted"), epoch=bindparam("fence"))
+)
+_LAST_EVENT = Statement(
+    select(events.c.id, events.c.run_id, events.c.seq, events.c.ts)
+    .where(events.c.run_id == bindparam("run"))
+    .order_by(events.c.seq.desc())
+    .limit(1)
 )
 #: About how many bytes of rows are handed to the database at once.
 _AT_ONCE = 1 << 19
@@ -117,8 +125,12 @@ def import_run(
     dry_run: bool,
 ) -> ImportOutcome:
     """Store a dumped run in one transaction; see ``Store.import_run``."""
+    if dry_run and not database.exists():
+        for rows in (dumped.steps, dumped.events, dumped.pauses):
+            for _ in rows:  # a file that ends too early says so only here
+                pass
+        return ImportOutcome(str(dumped.run["id"]), "imported")
     outcome: list[ImportOutcome] = []
-
     began = False
 
     def operation(tx: Tx) -> None:
@@ -149,37 +161,58 @@ def _import(
     known = digest(dump(tx, run_id))
     # The rows come as a stream that can be read once: they are stored first, under a free id, and compared while
     # they pass; what was not wanted is taken away again in this same transaction.
-    free = _free_id(tx, run_id)
+    taken, free = _renamed_ids(tx, run_id)
     new_seq, new_digest = _insert(tx, dumped, free)
     if new_digest == known:
         tx.execute(_DELETE, {"run": new_seq})
         return ImportOutcome(run_id, "identical")
     if on_conflict == "rename":
+        for other in taken:
+            if digest(dump(tx, other)) == new_digest:
+                tx.execute(_DELETE, {"run": new_seq})
+                return ImportOutcome(other, "identical")
         return ImportOutcome(free, "renamed")
     if on_conflict == "skip":
         tx.execute(_DELETE, {"run": new_seq})
         return ImportOutcome(run_id, "skipped")
     if on_conflict == "fail":
         raise errors.ImportConflict(run_id, why="a different run has this id")
-    owner = owner_row(tx, old.owner_token) if old.owner_token is not None else None
-    if owner is not None and judge(owner) != "dead":
+    if _is_executed(tx, judge, old):
         raise errors.ImportConflict(run_id, why="it is being executed")
     tx.execute(_DELETE, {"run": old.seq})
     tx.execute(_RENAME, {"run": new_seq, "wanted": run_id, "fence": old.epoch + 1})
     return ImportOutcome(run_id, "replaced")
 
 
-def _free_id(tx: Tx, run_id: str) -> str:
+def _is_executed(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> bool:
+    owner = owner_row(tx, run.owner_token) if run.owner_token is not None else None
+    return (owner is not None and judge(owner) != "dead") or live_owner(tx, judge, run) is not None
+
+
+def _renamed_ids(tx: Tx, run_id: str) -> tuple[list[str], str]:
+    """The ids that earlier renaming gave to runs of this id, and the next one."""
+    taken: list[str] = []
     for number in itertools.count(2):
-        candidate = f"{run_id}~{number}"
+        candidate = f"{shortened(run_id, LONGEST - 20)}~{number}"
         if run_row(tx, RUN_BY_ID, {"wanted": candidate}) is None:
-            return candidate
+            return taken, candidate
+        taken.append(candidate)
     raise AssertionError("count() does not end")
+
+
+def _check_pause(row: dict[str, Any], where: str) -> None:
+    check_name(f"pause name {where}", row["name"])
+    for column in ("reason", "answered_by"):
+        if row.get(column) is not None:
+            check_text(f"pause {column} {where}", row[column])
 
 
 def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
     total = _Digest()
     total.add("run", dumped.run, _CONTENT)
+    where = f"of run {run_id!r}"
+    check_name("run id", run_id)
+    check_name(f"name {where}", dumped.run["name"])
     seq = tx.insert(_ADD_RUN, {name: dumped.run.get(name) for name in RUN_COLUMNS} | {"id": run_id})
     for kind, rows, statement, names in (
         ("step", dumped.steps, _ADD_STEP, STEP_COLUMNS),
@@ -189,6 +222,10 @@ def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
         waiting: list[dict[str, Any]] = []
         size = 0
         for row in rows:
+            if kind == "step":
+                check_name(f"step key {where}", row["key"], empty=True)
+            elif kind == "pause":
+                _check_pause(row, where)
             total.add(kind, row, names)
             waiting.append({name: row.get(name) for name in names} | {"run_id": seq})
             size += 1000 + len(row.get("output") or "") + len(row.get("data") or "")
@@ -197,4 +234,7 @@ def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
                 waiting, size = [], 0
         tx.many(statement, waiting)
     tx.weight += 1 << 22
+    last = tx.one(_LAST_EVENT, {"run": seq})
+    if last is not None:
+        tx.mark = (last[0], last[1], last[2], last[3])  # how a COMMIT whose answer is lost is settled
     return seq, total.value()

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_resume import Checkpoint, Store, agent_run
+from agent_resume import Checkpoint, Store, agent_run, cancel
 from agent_resume.layouts import export_runs, files, import_paths
-from agent_resume.layouts.filenames import Names, could_be, safe_name
+from agent_resume.layouts.filenames import Names, could_be, held_in, safe_name
 from agent_resume.layouts.outcomes import Refused
 
 HOSTILE = (
@@ -137,6 +137,53 @@ def test_a_folder_that_is_there_is_never_written_over_unasked(store, tmp_path):
         assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
+def test_no_export_takes_the_folder_of_another_run(store, tmp_path):
+    ids = ("a/b", "a_b_c14cddc0", "Foo", "foo")
+    for run_id in ids:
+        agent_run("job", lambda run: run.step("a", lambda: 1), run_id=run_id, db=store)
+    out = tmp_path / "out"
+    first = [export_runs(store, [run_id], format="flowcast", out=out, replace=True).rows[0] for run_id in ids]
+    assert [row.action for row in first] == ["exported"] * 4
+    assert len({row.target.lower() for row in first}) == 4
+    for order in (ids, ids[::-1]):
+        again = {row.run_id: row for row in export_runs(store, order, format="flowcast", out=out).rows}
+        assert [(again[row.run_id].target, again[row.run_id].action) for row in first] == [
+            (row.target, "unchanged") for row in first
+        ]
+    assert len(list(out.iterdir())) == 4
+
+
+def test_a_file_of_the_same_name_in_other_case_is_never_shared(tmp_path):
+    (tmp_path / "Foo.json").write_text("{}", encoding="utf-8")
+    names = Names(held_in(tmp_path, ".json", lambda path: None))
+    assert names.pick("Foo") == "Foo"
+    assert Names(held_in(tmp_path, ".json", lambda path: None)).pick("foo") == "foo_2c26b46b"
+
+
+def test_two_keys_of_one_side_file_name_get_two_files(store, tmp_path):
+    keys = ("\u79bf\u57f0\u773a\u81fd", "\u4f9b\u7054\u95ab\u850e")
+    with Checkpoint("job", db=store) as run:
+        for key in keys:
+            run.step(key, lambda key=key: key + "x" * 600)
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    assert row.action == "exported", row.reason
+    with Store(tmp_path / "other.db") as other:
+        assert import_paths(other, [row.target]).rows[0].action == "imported"
+        assert [step.output for step in other.load_run("job").steps] == [key + "x" * 600 for key in keys]
+
+
+def test_what_flowcast_has_no_place_for_is_named(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        with pytest.raises(KeyboardInterrupt):
+            run.step("paid?", lambda: (_ for _ in ()).throw(KeyboardInterrupt), effect="once")
+        store.answer("job", "limit?", 5)
+        assert run.pause("limit?") == 5
+        with pytest.raises(BaseException, match="waits for an answer"):
+            run.pause("sure?")
+    (row,) = export_runs(store, ["job"], format="flowcast", out=tmp_path / "out").rows
+    assert [bend.path for bend in row.bent] == ["steps['paid?'].status", "pauses['limit?'].value"]
+
+
 def test_a_folder_is_never_seen_half_written(tmp_path):
     target = tmp_path / "run"
     with pytest.raises(ZeroDivisionError), files.NewFolder(target) as new:
@@ -236,7 +283,7 @@ def test_file_times_tell_the_dashboard_how_old_the_run_is(store, tmp_path):
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (float("nan"), None), (float("-inf"), None), (2**53 + 1, "9007199254740993"), (2**70, str(2**70)),
+        (float("nan"), None), (-0.0, 0), (float("-inf"), None), (2**53 + 1, "9007199254740993"), (2**70, str(2**70)),
         ((1, (2,)), [1, [2]]), ({1}, [1]), (frozenset({2}), [2]), (b"\xff", "/w=="), (bytearray(b"a"), "YQ=="),
         (dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), "2026-01-02T03:00:00+00:00"), (dt.date(2026, 1, 2), "2026-01-02"),
         (dt.timedelta(minutes=1, milliseconds=500), 60.5), (Decimal("1.10"), "1.10"), (1 + 2j, "(1+2j)"),
@@ -254,7 +301,7 @@ def test_what_javascript_cannot_hold_is_flattened_and_told(store, tmp_path, valu
 
 
 @pytest.mark.parametrize(
-    "value", [2**53, 10**20, -0.0, 1.0, 1e300, "\ud83d", {"k\udc00": ["\ud800"]}, {"$type": "int", "value": "7"}, "\0"]
+    "value", [2**53, 10**20, 1.0, 1e300, "\ud83d", {"k\udc00": ["\ud800"]}, {"$type": "int", "value": "7"}, "\0"]
 )
 def test_what_javascript_holds_is_not_called_bent(store, tmp_path, value):
     with Checkpoint("job", db=store) as run:
@@ -344,6 +391,38 @@ def test_steps_that_did_not_end_are_running_to_badgr(store, tmp_path):
     assert steps[0]["error"] == "no luck"
     assert "finishedAt" not in steps[1]
     assert row.bent_count == 2
+
+
+def test_a_badgr_run_without_a_result_is_completed_all_the_same(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: 1)
+        run.done()
+    (row,) = export_runs(store, ["job"], format="badgr", out=tmp_path / "out").rows
+    with Store(tmp_path / "other.db") as other:
+        import_paths(other, [row.target])
+        assert other.load_run("job").status == "completed"
+
+
+def test_what_badgr_has_no_place_for_is_named(store, tmp_path):
+    def body(run: Any) -> None:
+        run.event("gate", {"name": "lint", "status": "pass"})
+        run.step("a", lambda: 1, meta={"cli": "x"})
+        store.answer("job", "go?", True)
+        run.pause("go?")
+        raise ValueError("outside of any step")
+
+    with pytest.raises(ValueError, match="outside"):
+        agent_run("job", body, input=3, run_id="job", db=store)
+    with Checkpoint("gone", db=store) as run:
+        run.step("a", lambda: 1)
+    cancel("gone", db=store)
+    failed, cancelled = export_runs(store, ["job", "gone"], format="badgr", out=tmp_path / "out").rows
+    assert {bend.path for bend in failed.bent} == {
+        "run.status", "run.input", "run.error", "steps['a'].meta", "events", "pauses['go?']",
+    }  # fmt: skip
+    assert [str(bend) for bend in cancelled.bent] == [
+        "run.status: cancelled, which this layout cannot say; it is read back as interrupted"
+    ]
 
 
 def test_a_badgr_run_comes_in_and_goes_on(store, tmp_path):

@@ -314,3 +314,17 @@ def test_any_run_of_flowcasts_comes_in_whole_and_goes_out_as_it_was(shared, acts
         assert (written / "run.log.jsonl").read_bytes() == (flow.folder / "run.log.jsonl").read_bytes()
     else:
         assert not (written / "run.log.jsonl").exists()
+
+
+def test_keys_that_are_too_long_here_are_kept_under_shorter_ones_and_go_back_as_they_were(store, tmp_path):
+    keys = ["ж" * 3000, "ж" * 3001, "a"]
+    flow = Flow(tmp_path / "runs" / "job")
+    for number, key in enumerate(keys):
+        flow.step(key, number, {})
+    flow.flush()
+    row = take(store, flow.folder)
+    assert (row.action, row.bent_count) == ("imported", 2)
+    stored = results_of(store, "job")
+    assert list(stored.values()) == [0, 1, 2]
+    assert max(len(key.encode()) for key in stored) <= 2000
+    assert conformance.read(put(store, "job", tmp_path / "out")).results == dict(zip(keys, range(3), strict=True))

@@ -6,6 +6,8 @@ import datetime as dt
 import io
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -260,7 +262,7 @@ def test_a_damaged_run_is_refused_and_the_next_one_is_taken(lines, other, tmp_pa
         ("run", {"status": "lost"}), ("run", {"created_at": "yesterday"}), ("run", {"last_seq": 2**70}),
         ("run", {"last_seq": True}), ("run", {"owner_token": "x"}), ("run", {"seq": 1}), ("run", {"later": 1}),
         ("run", {"meta_text": "{"}), ("run", {"meta_text": 5}), ("step", {"status": "lost"}), ("step", {"key": "a\0"}),
-        ("step", {"effect": "twice"}), ("step", {"id": 7}), ("event", {"type": ""}), ("event", {"seq": "1"}),
+        ("step", {"effect": "twice"}), ("step", {"id": 7}), ("event", {"type": "a\0"}), ("event", {"seq": "1"}),
         ("event", {"ts": "soon"}), ("pause", {"kind": "x"}), ("pause", {"name": ""}),
     ],
 )  # fmt: skip
@@ -281,6 +283,134 @@ def test_rows_that_no_store_could_hold_are_refused(exported, other, tmp_path, fo
     assert row.action == "refused"
     assert row.reason
     assert not other.exists() or not list(other.list_runs())
+
+
+def _double(document: dict[str, Any], part: str) -> None:
+    rows = document["runs"][0][part]
+    rows.append(rows[0])
+
+
+def _change(part: str | None, at: int, **values: Any) -> Any:
+    def change(document: dict[str, Any]) -> None:
+        run = document["runs"][0]
+        row = run if part is None else run[part][at]
+        row.update(values)
+        for name in [name for name, value in row.items() if value is None]:
+            del row[name]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: _double(document, "steps"), lambda document: _double(document, "events"),
+        lambda document: _double(document, "pauses"), lambda document: document["runs"][0]["events"].reverse(),
+        _change(None, 0, last_seq=2), _change(None, 0, last_seq=2**63 - 1), _change(None, 0, last_seq=-5),
+        _change(None, 0, epoch=2**63 - 1), _change(None, 0, epoch=-1), _change("steps", 0, attempts=2**63 - 1),
+        _change("steps", 0, attempts=-3), _change("steps", 0, seq=0), _change("steps", 0, seq=10_000),
+        _change("events", -1, seq=10_000), _change("events", -1, attempt=-1),
+        _change("steps", 0, output=None), _change("steps", 0, output_format=None),
+        _change("steps", 0, output_format="pickle"), _change(None, 0, result=1, result_format="zz"),
+        _change(None, 0, result=1), _change(None, 0, error="x"), _change(None, 0, meta=[]), _change(None, 0, command="x"),
+        _change("steps", 0, error="x"), _change("steps", 0, error=[1]), _change("steps", 0, meta="x"),
+    ],
+)  # fmt: skip
+def test_a_run_whose_rows_contradict_each_other_is_refused_and_the_next_one_is_taken(exported, other, tmp_path, change):
+    document = json.loads(exported["json"])
+    document["runs"] += [json.loads(exported["json"])["runs"][0] | {"id": "sound"}]
+    change(document)
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    refused, taken = import_paths(other, [path]).rows
+    assert (refused.run_id, refused.action, taken.run_id, taken.action) == ("job", "refused", "sound", "imported")
+    assert "runs[0]" in refused.reason
+    assert [run.id for run in other.list_runs()] == ["sound"]
+
+
+def test_a_file_cut_between_two_runs_says_so(lines, other, tmp_path):
+    path = tmp_path / "cut.jsonl"
+    first = next(at for at, line in enumerate(lines) if '"end"' in line) + 1
+    path.write_text("".join(lines[:first]), encoding="utf-8")
+    taken, missing = import_paths(other, [path]).rows
+    assert (taken.run_id, taken.action, missing.action) == ("one", "imported", "refused")
+    assert "1 of its 2 runs" in missing.reason
+    path.write_text("".join(lines + lines), encoding="utf-8")
+    assert [row.action for row in import_paths(other, [path]).rows] == [
+        "identical",
+        "imported",
+        "identical",
+        "identical",
+    ]
+
+
+def test_a_file_of_an_older_version_that_does_not_count_its_runs_is_read(lines, other, tmp_path):
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"agentResume":"export","version":1}\n' + "".join(lines[1:]), encoding="utf-8")
+    assert load(other, path) == [("one", "imported"), ("two", "imported")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_of_no_runs_comes_in_as_none(store, other, tmp_path, form):
+    assert load(other, save(store, [], form, tmp_path / f"e.{form}")) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_byte_order_mark_is_no_hindrance(store, other, tmp_path, form):
+    fill(store)
+    path = save(store, ["job"], form, tmp_path / f"e.{form}")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(other, path) == [("job", "imported")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_event_without_a_name_of_flowcasts_comes_back(exported, other, tmp_path, form):
+    text = exported[form]
+    path = tmp_path / f"e.{form}"
+    assert '"type":"gate"' in text
+    path.write_text(text.replace('"type":"gate"', '"type":""'), encoding="utf-8")
+    assert load(other, path) == [("job", "imported")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_dry_run_creates_no_store_and_still_reads_to_the_end(exported, tmp_path, form):
+    path, db = tmp_path / f"e.{form}", tmp_path / "new" / "runs.db"
+    path.write_text(exported[form], encoding="utf-8")
+    with Store(db) as missing:
+        assert load(missing, path, dry_run=True) == [("job", "imported")]
+        path.write_text(exported[form].replace('"kind":"pause"', '"kind":"x"'), encoding="utf-8")
+        assert load(missing, path, dry_run=True) == [("job", "refused")]
+    assert not db.parent.exists()
+
+
+def test_renaming_stores_the_same_run_once(exported, store, tmp_path):
+    fill(store)
+    path = tmp_path / "e.json"
+    path.write_text(exported["json"], encoding="utf-8")
+    actions = [load(store, path, on_conflict="rename") for _ in range(2)]
+    assert actions == [[("job~2", "renamed")], [("job~2", "identical")]]
+    path.write_text(exported["json"].replace('"noted"', '"otherwise"'), encoding="utf-8")
+    assert load(store, path, on_conflict="rename") == [("job~3", "renamed")]
+
+
+def test_a_run_is_not_replaced_while_a_step_of_it_is_executed(exported, store, tmp_path):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "kept"
+
+    path = tmp_path / "e.json"
+    path.write_text(exported["json"], encoding="utf-8")
+    with ThreadPoolExecutor() as pool, Checkpoint("job", db=store) as run:
+        result = pool.submit(run.step, "slow", slow)
+        assert begun.wait(30)
+        (row,) = import_paths(store, [path], on_conflict="replace").rows
+        go_on.set()
+        assert (row.action, result.result()) == ("refused", "kept")
+        assert "is being executed" in row.reason
+    assert load(store, path, on_conflict="replace") == [("job", "replaced")]
 
 
 @pytest.mark.parametrize(

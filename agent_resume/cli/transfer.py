@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from . import exits, screen, session, tables
+from . import bar, exits, screen, session, tables
 from .exits import Usage
-from .options import Db, Json, complete_run
+from .options import Db, Json, complete_run, moment
 
 if TYPE_CHECKING:
     from agent_resume.layouts import ExportRow, ImportRow
@@ -25,6 +24,11 @@ def export_command(
         typer.Argument(metavar="[RUN…]", help="Runs: ids, prefixes, or NAME@latest.", autocompletion=complete_run),
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Every run of the store, oldest first.")] = False,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Every run of exactly this name.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Every run created at or after: an ISO time, or 2h, 3d ago."),
+    ] = None,
     format: Annotated[
         Layout,
         typer.Option("--format", help="json and jsonl hold everything; flowcast and badgr are other tools' files."),
@@ -40,29 +44,35 @@ def export_command(
 ) -> int:
     """Write runs to a file, to stdout, or as another tool's files.
 
-    What another layout cannot hold as it is is named on stderr. Exit code 1 when a run was refused.
+    Say which runs: RUN…, --all, or --name and --since, alone or together. What another layout cannot hold as it is is
+    named on stderr. Exit code 1 when a run was refused.
     """
-    if bool(runs) == all:
-        raise Usage("say which: some RUNs, or --all")
-    if format in ("flowcast", "badgr") and out is None:
+    if sum((bool(runs), all, name is not None or since is not None)) != 1:
+        raise Usage("say which, in one way: some RUNs, --all, or --name and --since")
+    if format in ("flowcast", "badgr") and out in (None, "-"):
         raise Usage(f"{format} writes a folder; say which: --out FOLDER")
+    begin = moment(since, "--since")
     from agent_resume import layouts
 
     with session.opened(db) as store:
-        ids = _all_ids(store) if all else [session.find(store, run).id for run in runs or ()]
-        target = sys.stdout if out is None or out == "-" else out
-        summary = layouts.export_runs(store, ids, format=format, out=target, replace=replace)
+        ids = [session.find(store, run).id for run in runs] if runs else _ids(store, name, begin)
+        target = screen.json_stream() if out is None or out == "-" else out
+        with bar.shown("export", wanted=out not in (None, "-") or not screen.is_terminal()) as tell:
+            summary = layouts.export_runs(store, ids, format=format, out=target, replace=replace, progress=tell)
     for row in summary.rows:
-        _tell(row, row.run_id, row.target if target is not sys.stdout else "stdout")
+        _tell(row, row.run_id, row.target if target is out else "stdout")
     return exits.FAILED if summary.refused else exits.OK
 
 
-def _all_ids(store: Store) -> list[str]:
+def _ids(store: Store, name: str | None, since: str | None) -> list[str]:
     from agent_resume.top_level import list_runs
 
+    found = [run.id for run in list_runs(db=store, name=name, since=since, sort="created")]
     if not store.exists():
         screen.note(f"no store at {store.display}; there is nothing to export")
-    return [run.id for run in list_runs(db=store, sort="created")]
+    elif not found and (name or since):
+        screen.note("no run fits; there is nothing to export")
+    return found
 
 
 def _tell(row: ExportRow | ImportRow, what: str, where: str) -> None:
@@ -96,9 +106,11 @@ def import_command(
     from agent_resume import layouts
 
     with session.opened(db) as store:
-        summary = layouts.import_paths(
-            store, list(map(Path, paths)), format=format, dry_run=dry_run, on_conflict=on_conflict
-        )
+        files = list(map(Path, paths))
+        with bar.shown("import") as tell:
+            summary = layouts.import_paths(
+                store, files, format=format, dry_run=dry_run, on_conflict=on_conflict, progress=tell
+            )
     if json:
         screen.document([row.to_dict() for row in summary.rows])
     else:

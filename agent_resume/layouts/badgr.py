@@ -16,6 +16,7 @@ from agent_resume.codec import Codec
 from agent_resume.layouts import jstext
 from agent_resume.layouts.flatten import flatten, flatten_column
 from agent_resume.layouts.flowcast_names import is_storable
+from agent_resume.layouts.flowcast_own import is_ours
 from agent_resume.layouts.flowcast_read import is_time
 from agent_resume.layouts.outcomes import Bends, Refused
 from agent_resume.models import RunDump
@@ -30,13 +31,17 @@ def file_stem(run: dict[str, Any]) -> str:
     return f"{run['name']}-{clock.parse_iso(run['created_at'])}"
 
 
-def holds_another(path: Path, run_id: str) -> bool:
-    """Whether a file is there that holds another run than this."""
+def run_of(path: Path) -> str | None:
+    """Id of the run that a file holds; None when it holds none that can be read."""
     try:
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("id") != run_id
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    given = document.get("id")
+    # Somebody's, though nobody can say whose: not ours to replace.
+    return given if isinstance(given, str) else f"\0{path.name}"
 
 
 def write_run(dump: RunDump, file: BinaryIO, bends: Bends, tick: Callable[[], None] = lambda: None) -> None:
@@ -48,7 +53,9 @@ def write_run(dump: RunDump, file: BinaryIO, bends: Bends, tick: Callable[[], No
         file.write(f"{mark}{jstext.quoted(name)}: {jstext.quoted(value)}".encode())
     file.write(b',\n  "steps": [')
     between = "\n    "
+    last = None
     for row in dump.steps:
+        last = row["status"]
         file.write((between + jstext.compact(_step(row, bends))).encode())
         between = ",\n    "
         tick()
@@ -56,7 +63,35 @@ def write_run(dump: RunDump, file: BinaryIO, bends: Bends, tick: Callable[[], No
     if run["result"] is not None:
         result = flatten(run["result_format"] or "json", run["result"], bends, "run.result")
         file.write(f',\n  "result": {jstext.compact(result)}'.encode())
+    elif run["status"] == "completed":
+        file.write(b',\n  "result": null')  # only a result says that a run is completed
     file.write(b"\n}\n")
+    _note_lost(dump, last, bends, tick)
+
+
+_NO_PLACE = (
+    "input", "error", "summary", "loop_verdict", "loop_status", "loop_turns", "loop_reason", "expect_max_ms", "meta",
+    "parent_run_id", "forked_from",
+)  # fmt: skip
+
+
+def _note_lost(dump: RunDump, last_step: str | None, bends: Bends, tick: Callable[[], None]) -> None:
+    run = dump.run
+    ended = run["result"] is not None or run["status"] == "completed"
+    read = "completed" if ended else "failed" if last_step == "failed" else "interrupted"
+    if read != ("interrupted" if run["status"] == "running" else run["status"]):
+        bends.add("run.status", f"{run['status']}, which this layout cannot say; it is read back as {read}")
+    for name in _NO_PLACE:
+        if run[name] is not None:
+            bends.add(f"run.{name}", "no place in this layout, left out")
+    own = 0
+    for event in dump.events:
+        own += not is_ours(event["type"])
+        tick()
+    if own:
+        bends.add("events", f"{own} of the agent's own, left out")
+    for pause in dump.pauses:
+        bends.add(f"pauses[{pause['name']!r}]", "no place in this layout, left out")
 
 
 def _step(row: dict[str, Any], bends: Bends) -> dict[str, Any]:
@@ -64,6 +99,10 @@ def _step(row: dict[str, Any], bends: Bends) -> dict[str, Any]:
     status = _WRITTEN_AS.get(row["status"], row["status"])
     if status != row["status"]:
         bends.add(f"{path}.status", f"{row['status']}, written as {status}")
+    elif status == "running" and row["effect"] == "once":
+        bends.add(f"{path}.effect", "once, and nobody knows yet whether it happened; there it runs again")
+    if row["meta"] is not None:
+        bends.add(f"{path}.meta", "no place in this layout, left out")
     step: dict[str, Any] = {"name": row["key"], "status": status, "startedAt": row["started_at"]}
     if step["startedAt"] is None:
         step["startedAt"] = row["finished_at"]

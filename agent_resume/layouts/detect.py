@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,4 +87,4 @@ def _file(path: Path, wanted: str) -> Found:
 
 def _has_header(path: Path) -> bool:
     with files.open_regular(path) as file:
-        return file.readline(_FIRST_LINE).lstrip().startswith(b'{"agentResume"')
+        return file.readline(_FIRST_LINE).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b'{"agentResume"')

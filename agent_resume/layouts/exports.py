@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TextIO
 
 from agent_resume.errors import AgentResumeError, StoreError
-from agent_resume.layouts import badgr, files, flowcast_export, lossless
+from agent_resume.layouts import badgr, files, flowcast_export, flowcast_own, lossless
 from agent_resume.layouts.detect import Format
-from agent_resume.layouts.filenames import Names
+from agent_resume.layouts.filenames import Names, held_in
 from agent_resume.layouts.outcomes import Bends, ExportAction, ExportRow, ExportSummary, Progress, Refused, text_of
 from agent_resume.layouts.progress import Ticker
 from agent_resume.models import RunDump
@@ -51,7 +51,9 @@ def export_runs(
     if not isinstance(out, (str, os.PathLike)):
         raise ValueError(f"{format} writes a folder; give its path")
     write = _write_flowcast if format == "flowcast" else _write_badgr
-    folder, names = Path(out), Names()
+    folder = Path(out)
+    held = held_in(folder, "", flowcast_own.run_of) if format == "flowcast" else held_in(folder, ".json", badgr.run_of)
+    names = Names(held)
     return ExportSummary(tuple(_export_one(store, run_id, folder, names, write, replace, ticker) for run_id in run_ids))
 
 
@@ -63,17 +65,23 @@ def _dump(store: Store, run_id: str, ticker: Ticker) -> Iterator[RunDump]:
 
 
 def _export_lossless(store: Store, run_ids: list[str], format: Format, out: Out, ticker: Ticker) -> ExportSummary:
-    write_all = lossless.write_json if format == "json" else lossless.write_jsonl
     dumps: Iterator[AbstractContextManager[RunDump]] = (_dump(store, run_id, ticker) for run_id in run_ids)
+
+    def write_all(write: Callable[[str], object]) -> None:
+        if format == "json":
+            lossless.write_json(dumps, write, ticker.tick)
+        else:
+            lossless.write_jsonl(dumps, len(run_ids), write, ticker.tick)
+
     if isinstance(out, (str, os.PathLike)):
         with files.NewFile(Path(out)) as new:
-            write_all(dumps, lambda text: new.file.write(text.encode()), ticker.tick)
+            write_all(lambda text: new.file.write(text.encode()))
             action: ExportAction = new.commit(replace=True)
         return ExportSummary(tuple(ExportRow(run_id, str(out), action) for run_id in run_ids))
     write: Callable[[str], object] = out.write
     if (out.encoding or "utf-8").lower().replace("_", "-") not in ("utf-8", "utf8"):
         write = _escaping(out)
-    write_all(dumps, write, ticker.tick)
+    write_all(write)
     return ExportSummary(tuple(ExportRow(run_id, "-", "exported") for run_id in run_ids))
 
 
@@ -104,7 +112,7 @@ def _write_flowcast(
 ) -> tuple[Path, ExportAction]:
     folder = names.pick(dump.run["id"])
     if folder != dump.run["id"]:
-        bends.add("run.id", f"no run id of flowcast's that every file system takes; the folder is {folder}")
+        bends.add("run.id", f"no free run id of flowcast's that every file system takes; the folder is {folder}")
     with files.NewFolder(out / folder) as new:
         flowcast_export.write_run(dump, new.path, folder, names, bends, ticker.tick)
         return new.target, new.commit(replace=replace)
@@ -115,9 +123,6 @@ def _write_badgr(
 ) -> tuple[Path, ExportAction]:
     run_id, stem = dump.run["id"], badgr.file_stem(dump.run)
     target = out / f"{names.pick(stem, run_id)}.json"
-    while badgr.holds_another(target, run_id):
-        names.release(target.stem, run_id)
-        target = out / f"{names.pick(stem, run_id)}.json"
     if target.stem != stem:
         bends.add("run.name", f"with its time no safe or free name of a file; the file is {target.name}")
     with files.NewFile(target) as new:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 # Names that Windows keeps for devices, with any ending.
@@ -48,25 +50,59 @@ def could_be(name: str, text: str) -> bool:
     return name in (safe_name(text), stem) or re.fullmatch(re.escape(stem) + r"_[0-9]+", name) is not None
 
 
-class Names:
-    """The names given in one export; two ids that differ only in case get different files."""
+#: Whom a name belongs to already, however it is spelled in upper and lower case; None when to nobody.
+Held = Callable[[str], str | None]
 
-    def __init__(self) -> None:
+
+def held_in(folder: Path, ending: str, owner_of: Callable[[Path], str | None]) -> Held:
+    """Whom the names in a folder belong to, as it is now.
+
+    Args:
+        folder: where; it may be missing.
+        ending: of the names there, which ``Names`` does not know of; the others do not count.
+        owner_of: the run id in a file or folder, None when it cannot be told.
+    """
+    there: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.endswith(ending):
+            there.setdefault(path.name.removesuffix(ending).lower(), []).append(path)
+
+    def held(name: str) -> str | None:
+        paths = there.get(name.lower(), [])
+        exact = folder / f"{name}{ending}"
+        if exact in paths:
+            return owner_of(exact)
+        # Where case does not count, this name is that file.
+        return owner_of(paths[0]) or f"\0{paths[0].name}" if paths else None
+
+    return held
+
+
+class Names:
+    """The names given in one export; two ids that differ only in case get different files.
+
+    Args:
+        held: whom the names belong to that are there from earlier exports; they are given to nobody else.
+    """
+
+    def __init__(self, held: Held = lambda name: None) -> None:
         self._owners: dict[str, str] = {}
+        self._held = held
 
     def pick(self, text: str, owner: str | None = None) -> str:
         """The name for ``text``; the same one each time it is asked for the same owner, which is ``text`` itself if None."""
         whole = text if owner is None else owner
         name = safe_name(text)
-        if self._owners.setdefault(name.lower(), whole) == whole:
+        if self._is_given(name, whole):
             return name
         name = stem = marked(text, owner=owner)
         number = 1
-        while self._owners.setdefault(name.lower(), whole) != whole:
+        while not self._is_given(name, whole):
             number += 1
             name = f"{stem}_{number}"
         return name
 
-    def release(self, name: str, owner: str) -> None:
-        """Let nobody have a name that turned out to be in use."""
-        self._owners[name.lower()] = f"\0{owner}"
+    def _is_given(self, name: str, owner: str) -> bool:
+        if name.lower() not in self._owners:
+            self._owners[name.lower()] = self._held(name) or owner
+        return self._owners[name.lower()] == owner

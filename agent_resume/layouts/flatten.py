@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,8 @@ def _scalar(value: Any, kind: type, bends: Bends, path: str) -> Any:
     if kind is int and not jstext.holds_int(value):
         bends.add(path, "an int that JavaScript would round, written as text")
         return str(value)
+    if kind is float and value == 0 and math.copysign(1, value) < 0:
+        bends.add(path, "negative zero, written as 0")
     return value
 
 

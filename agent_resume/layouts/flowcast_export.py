@@ -49,7 +49,9 @@ def write_run(
             tick()
     if not log.lines:
         (path / LOG).unlink()
-    pause = _last_pause(list(dump.pauses), log.paused)
+    pauses = list(dump.pauses)
+    pause = _last_pause(pauses, log.paused)
+    _note_pauses(pauses, pause, bends)
     fields = with_kept(top_fields(run, pause, log.current, folder, names, bends), kept, run["last_seq"])
     fields = shapes.in_order(fields | {"completed": None, "steps": None}, kept.get("order"))
     _note_status(run, bends)
@@ -67,6 +69,15 @@ def _last_pause(pauses: list[dict[str, Any]], name: str | None) -> dict[str, Any
     asked = [pause for pause in pauses if pause["kind"] == "pause" and pause["asked_at"] is not None]
     named = [pause for pause in asked if pause["name"] == name]
     return named[-1] if named else max(asked, key=lambda pause: str(pause["asked_at"]), default=None)
+
+
+def _note_pauses(pauses: list[dict[str, Any]], last: dict[str, Any] | None, bends: Bends) -> None:
+    for pause in pauses:
+        path = f"pauses[{pause['name']!r}]"
+        if pause["answered_at"] is not None:
+            bends.add(f"{path}.value", "flowcast keeps no answers, left out; it is asked again there")
+        elif pause is not last:
+            bends.add(path, "flowcast keeps only the last question, left out")
 
 
 def _note_status(run: dict[str, Any], bends: Bends) -> None:

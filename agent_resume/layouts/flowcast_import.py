@@ -20,6 +20,7 @@ from agent_resume.layouts.flowcast_state import LOOP_FIELDS, top_fields, what_to
 from agent_resume.layouts.flowcast_steps import StepRows
 from agent_resume.layouts.outcomes import Bends, Refused
 from agent_resume.models import RunDump
+from agent_resume.names import shortened
 
 
 @contextmanager
@@ -164,7 +165,7 @@ class _Import:
 
     def _pause_name(self) -> Callable[[Any], str]:
         def name(reason: Any) -> str:
-            return reason if isinstance(reason, str) and reason and is_storable(reason) else "pause"
+            return shortened(reason) if isinstance(reason, str) and reason and is_storable(reason) else "pause"
 
         return name
 

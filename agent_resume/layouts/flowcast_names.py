@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from agent_resume import names
 from agent_resume.layouts import jstext
 
 #: What a string in ``completed`` begins with when it names a side file.
@@ -68,7 +69,7 @@ def is_inside(name: str) -> bool:
 
 
 class Keys:
-    r"""Keys that cannot be names here, those with lone surrogates or NUL, under names that can; and back.
+    r"""Keys that cannot be names here, those with lone surrogates or NUL or too long, under names that can; and back.
 
     ``\ud83d`` stands for such a half, ``\x00`` for NUL, ``\\`` for a backslash, in these keys only.
     """
@@ -80,12 +81,12 @@ class Keys:
     def take(self, keys: Iterable[str]) -> None:
         """Learn every key of a run before any of them is renamed, so that no name is given twice."""
         keys = list(dict.fromkeys(keys))
-        odd = [key for key in keys if not is_storable(key)]
+        odd = [key for key in keys if not is_storable(key) or len(key.encode()) > names.LONGEST]
         if not odd:
             return
         taken = set(keys)
         for key in odd:
-            name = escaped(key)
+            name = names.shortened(escaped(key), names.LONGEST - 20)
             while name in taken:
                 name += "'"
             taken.add(name)

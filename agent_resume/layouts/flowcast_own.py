@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from agent_resume import run_events
 from agent_resume.layouts import flowcast_shapes as shapes
 from agent_resume.layouts import jstext
-from agent_resume.layouts.flowcast_names import escaped, is_storable
+from agent_resume.layouts.flowcast_names import STATE, escaped, is_storable
 from agent_resume.layouts.flowcast_shapes import HEAD, OURS_IN_STATE
 
 #: Events of the run itself that leave no line: flowcast writes none for opening, setters and done() either.
@@ -15,6 +17,19 @@ SILENT = frozenset({"created", "state", "completed", "released"})
 _LINES_OF_THE_RUN = SILENT | {"paused", "skips"}
 # Own events of these types stay what they are: having no step, they cannot be taken for a step's.
 _OF_STEPS = frozenset({*shapes.STEP_LINES, "record"})
+
+
+def run_of(folder: Path) -> str | None:
+    """Id of the run that an exported folder holds; None when it holds none that can be read."""
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(state, dict):
+        return None
+    ours = state.get(OURS_IN_STATE)
+    given = ours.get("id") if isinstance(ours, dict) else None
+    return given if isinstance(given, str) else folder.name
 
 
 def is_ours(kind: str) -> bool:

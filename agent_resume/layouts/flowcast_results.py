@@ -58,6 +58,7 @@ class Results:
         self._keys = keys
         self._bends = bends
         self._has_folder = False
+        self._sides: set[str] = set()
 
     def take(self, row: dict[str, Any]) -> None:
         """One row of ``steps``."""
@@ -78,6 +79,8 @@ class Results:
             if row["output"] is not None:
                 value = flatten(row["output_format"], row["output"], self._bends, f"{path}.output")
             self._place(step, value)
+        elif row["status"] == "in_doubt" or (row["status"] == "running" and row["effect"] == "once"):
+            self._bends.add(f"{path}.status", f"{row['status']}: it may have happened, and flowcast runs it again")
         self.steps[name] = step
         self.by_seq.append(name)
         self._seqs.append(row["seq"])
@@ -97,7 +100,7 @@ class Results:
             # flowcast reads a long inline result as it is; a key too long for a file name leaves no other place.
             step.text = text
             return
-        step.side = shortened(name)
+        step.side = self._free_side(shortened(name))
         step.raw = isinstance(value, str) and not looks_marked and not jstext.has_lone_surrogate(value)
         body = jstext.joined(value) if step.raw else text
         if not self._has_folder:
@@ -106,6 +109,15 @@ class Results:
         with files.new_file(self._folder / f"{step.side}.out") as file:
             file.write(b"string\n" if step.raw else b"json\n")
             file.write(body.encode())
+
+    def _free_side(self, name: str) -> str:
+        """The marker carries the name, so it need not be flowcast's where two keys have the same."""
+        free, number = name, 1
+        while free.lower() in self._sides:
+            number += 1
+            free = f"{name[:100]}_{number}"
+        self._sides.add(free.lower())
+        return free
 
     def compact(self, step: Step) -> str:
         """Compact JSON of a step's result, read back where it is large."""

@@ -53,13 +53,16 @@ class _Import:
         self._dry_run = dry_run
         self._on_conflict: OnConflict = on_conflict
         self._ticker = ticker
+        # An export of no runs is one too.
+        self._is_known = False
 
     def take(self, path: Path) -> None:
         before = len(self.rows)
+        self._is_known = False
         try:
             for found in detect.look(path, self._format):
                 self._read(found)
-            if len(self.rows) == before:
+            if len(self.rows) == before and not self._is_known:
                 raise Refused("no run of a known layout here")
         except StoreError:
             raise
@@ -109,13 +112,14 @@ class _Import:
             self._ticker.begin(path.name, os.fstat(file.fileno()).st_size)
             lines = lossless_read.Lines(file, self._ticker.read)
             lines.begin()
+            self._is_known = True
             for dump in _runs_of(lines):
                 self._store_run(lines.run_id, path, Bends(), dump)
+            lines.end()
 
     def _document(self, path: Path, *, is_guess: bool) -> None:
         with files.open_regular(path) as file:
             data = file.read()
-        self._ticker.begin(path.name, len(data))
         document = lossless_read.read_document(path.name, data)
         if self._format in ("auto", "badgr") and badgr.is_state(document):
             bends = Bends()
@@ -123,7 +127,9 @@ class _Import:
             run_id = given if isinstance(given, str) else None
             self._store_run(run_id, path, bends, lambda: badgr.read_run(document, self._store.codec, bends))
         elif self._format in ("auto", "json") and isinstance(document, dict) and "runs" in document:
-            for index, run in enumerate(lossless_read.document_runs(document)):
+            runs = lossless_read.document_runs(document)
+            self._is_known = True
+            for index, run in enumerate(runs):
                 self._one_of(run, index, path)
         elif not is_guess:
             raise Refused("not a file that agent-resume exports, nor one of a known layout")
@@ -131,7 +137,8 @@ class _Import:
     def _one_of(self, run: Any, index: int, path: Path) -> None:
         given = run.get("id") if isinstance(run, dict) else None
         run_id = given if isinstance(given, str) else None
-        self._store_run(run_id, path, Bends(), lambda: lossless_read.document_dump(run, index))
+        self._ticker.begin(run_id or path.name, lossless_read.row_count(run))
+        self._store_run(run_id, path, Bends(), lambda: lossless_read.document_dump(run, index, self._ticker.tick))
 
 
 def _runs_of(lines: lossless_read.Lines) -> Iterator[Callable[[], RunDump]]:

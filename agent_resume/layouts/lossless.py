@@ -2,7 +2,7 @@
 
 JSON lines, one document each::
 
-    {"agentResume": "export", "version": 1}
+    {"agentResume": "export", "version": 1, "runs": N}
     {"run": {…}}            columns of ``runs``
     {"step": {…}}           … of ``steps``, in order
     {"event": {…}}
@@ -47,16 +47,20 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 def write_jsonl(
-    dumps: Iterable[AbstractContextManager[RunDump]], write: Callable[[str], object], tick: Callable[[], None]
+    dumps: Iterable[AbstractContextManager[RunDump]],
+    count: int,
+    write: Callable[[str], object],
+    tick: Callable[[], None],
 ) -> None:
     """Write runs as JSON lines.
 
     Args:
         dumps: one snapshot each, opened one after the other.
+        count: how many; the header tells, so that a file cut between two runs is known for it.
         write: takes text.
         tick: called for every row.
     """
-    write(_encode(HEADER) + "\n")
+    write(_encode(HEADER | {"runs": count}) + "\n")
     for opened in dumps:
         with opened as dump:
             write(f'{{"run":{row_text("run", dump.run)}}}\n')

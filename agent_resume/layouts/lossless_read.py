@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from agent_resume.layouts.flowcast_read import parse
 from agent_resume.layouts.lossless import PARTS, VERSION
 from agent_resume.layouts.lossless_rows import read_row
+from agent_resume.layouts.lossless_sound import Siblings
 from agent_resume.layouts.outcomes import Refused
 from agent_resume.models import RunDump
 
@@ -24,6 +25,7 @@ class Lines:
         self._tick = tick
         self._number = 0
         self._ahead: tuple[str, Any] | None = None
+        self._promised = self._found = 0
         #: Id of the run that is being read, for the row of a refusal.
         self.run_id: str | None = None
 
@@ -37,6 +39,22 @@ class Lines:
         if kind != "agentResume":
             raise Refused("line 1 is not the header of an export")
         check_version(header)
+        self._promise(header)
+
+    def _promise(self, header: Any) -> None:
+        given = header.get("runs") if isinstance(header, dict) else None
+        self._promised += given if type(given) is int else 0
+
+    def end(self) -> None:
+        """Compare how many runs were found with what the header says.
+
+        Raises:
+            Refused: some are missing.
+        """
+        if self._found < self._promised:
+            raise Refused(
+                f"only {self._found} of its {self._promised} runs are there: it was cut short; export it again"
+            )
 
     def find_run(self) -> bool:
         """Go to where the next run begins, past what is left of one that was refused; False at the end of the file."""
@@ -48,7 +66,10 @@ class Lines:
             if ahead is None:
                 return False
             kind, value = ahead
+            if kind == "agentResume":  # two exports in one file
+                self._promise(value)
             if kind == "run":
+                self._found += 1
                 given = value.get("id") if isinstance(value, dict) else None
                 self.run_id = given if isinstance(given, str) else None
                 return True
@@ -61,10 +82,11 @@ class Lines:
             Refused: it is none.
         """
         run = read_row("run", self._next()[1], f"line {self._number}: run")
+        siblings = Siblings(run, f"line {self._number}: run")
         counts: dict[str, int] = {}
-        return RunDump(run, *(self._rows(part, counts, run["id"]) for part in PARTS))
+        return RunDump(run, *(self._rows(part, counts, run["id"], siblings) for part in PARTS))
 
-    def _rows(self, part: str, counts: dict[str, int], run_id: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, part: str, counts: dict[str, int], run_id: str, siblings: Siblings) -> Iterator[dict[str, Any]]:
         kind = part.removesuffix("s")
         counts[part] = 0
         while True:
@@ -75,7 +97,9 @@ class Lines:
                 break
             self._next()
             counts[part] += 1
-            yield read_row(kind, ahead[1], f"line {self._number}: {kind}")
+            row = read_row(kind, ahead[1], f"line {self._number}: {kind}")
+            siblings.check(kind, row, f"line {self._number}: {kind}")
+            yield row
         if part == PARTS[-1]:
             kind, end = self._next()
             if kind != "end" or not isinstance(end, dict) or end != {"run": run_id, **counts}:
@@ -125,8 +149,13 @@ def document_runs(document: dict[str, Any]) -> list[Any]:
     return runs
 
 
-def document_dump(given: Any, index: int) -> RunDump:
+def document_dump(given: Any, index: int, tick: Callable[[], None]) -> RunDump:
     """The dump of one run of a document; reading on in it may raise Refused.
+
+    Args:
+        given: what stands for the run.
+        index: its place among the runs, from 0.
+        tick: called for every row.
 
     Raises:
         Refused: it is none.
@@ -135,19 +164,31 @@ def document_dump(given: Any, index: int) -> RunDump:
     if not isinstance(given, dict):
         raise Refused(f"{place}: not an object")
     run = read_row("run", {name: value for name, value in given.items() if name not in PARTS}, place)
+    siblings = Siblings(run, place)
     parts = []
     for part in PARTS:
         rows = given.get(part, [])
         if not isinstance(rows, list):
             raise Refused(f"{place}.{part}: not an array")
-        parts.append(_checked(part, rows, place))
+        parts.append(_checked(part, rows, place, siblings, tick))
     return RunDump(run, *parts)
 
 
-def _checked(part: str, rows: list[Any], place: str) -> Iterator[dict[str, Any]]:
+def row_count(given: Any) -> int:
+    """How many rows one run of a document has, beside its own."""
+    rows = [given.get(part) for part in PARTS] if isinstance(given, dict) else []
+    return sum(len(part) for part in rows if isinstance(part, list))
+
+
+def _checked(
+    part: str, rows: list[Any], place: str, siblings: Siblings, tick: Callable[[], None]
+) -> Iterator[dict[str, Any]]:
     kind = part.removesuffix("s")
-    for number, row in enumerate(rows):
-        yield read_row(kind, row, f"{place}.{part}[{number}]")
+    for number, given in enumerate(rows):
+        row = read_row(kind, given, f"{place}.{part}[{number}]")
+        siblings.check(kind, row, f"{place}.{part}[{number}]")
+        tick()
+        yield row
 
 
 def check_version(header: dict[str, Any]) -> None:

@@ -30,6 +30,8 @@ _ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
 _TIMES = frozenset(
     {"created_at", "updated_at", "finished_at", "started_at", "ts", "asked_at", "deadline", "answered_at"}
 )
+# Events of flowcast may have an empty name.
+_MAY_BE_EMPTY = frozenset({("event", "type")})
 _NAMES = frozenset({("run", "id"), ("run", "name"), ("event", "type"), ("pause", "name")})
 
 
@@ -93,7 +95,7 @@ def _check(kind: str, name: str, column: Any, row: dict[str, Any], place: str) -
 def _check_text(kind: str, name: str, value: str, place: str) -> None:
     if not is_storable(value):
         _refuse_unstorable(kind, name, value, place)
-    if value == "" and (kind, name) in _NAMES:
+    if value == "" and (kind, name) in _NAMES - _MAY_BE_EMPTY:
         raise Refused(f"{place}: empty")
     if name in _TIMES and not _is_time(value):
         raise Refused(f"{place}: {value[:40]!r} is no time")

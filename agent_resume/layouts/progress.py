@@ -15,26 +15,29 @@ class Ticker:
         self._progress = progress
         self._label = ""
         self._done = 0
-        self._told = 0
+        # Since it was told last, also of things before this one: many small ones are long work too.
+        self._rows = self._bytes = 0
         self._total = 0
 
     def begin(self, label: str, total: int) -> None:
         """Something new, of a size that is a guess."""
-        self._label, self._done, self._told, self._total = label, 0, 0, total
+        self._label, self._done, self._total = label, 0, total
 
     def tick(self) -> None:
         """One row more."""
         self._done += 1
-        if self._done - self._told >= _EVERY:
+        self._rows += 1
+        if self._rows >= _EVERY:
             self._tell()
 
     def read(self, size: int) -> None:
         """So many bytes more."""
         self._done += size
-        if self._done - self._told >= _EVERY_BYTES:
+        self._bytes += size
+        if self._bytes >= _EVERY_BYTES:
             self._tell()
 
     def _tell(self) -> None:
-        self._told = self._done
+        self._rows = self._bytes = 0
         if self._progress is not None:
             self._progress(self._label, self._done, max(self._done, self._total))
