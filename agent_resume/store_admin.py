@@ -16,9 +16,9 @@ from . import clock, errors, ownership
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow, StepRow
-from .schema import events, owners, runs, steps
+from .schema import events, runs, steps
 from .store_queries import STEP_COLUMNS, begun_at
-from .store_runs import OwnerSeed
+from .store_runs import RUNNING_OWNERS, OwnerSeed
 from .store_sql import RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
 Judge = Callable[[OwnerRow], ownership.Verdict]
@@ -101,17 +101,12 @@ def append(
 def live_owner(tx: Tx, judge: Judge, row: RunRow) -> OwnerRow | None:
     """Whoever may be executing the run, or a step of it, right now."""
     tokens = [row.owner_token] if row.status in ("running", "paused") else []
-    tokens += [token for (token,) in tx.all(_RUNNING_OWNERS, {"run": row.seq})]
+    tokens += [token for (token,) in tx.all(RUNNING_OWNERS, {"run": row.seq})]
     for token in tokens:
         owner = None if token is None else owner_row(tx, token)
         if owner is not None and judge(owner) != "dead":
             return owner
     return None
-
-
-_RUNNING_OWNERS = Statement(
-    select(steps.c.owner_token).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").distinct()
-)
 
 
 def refuse_if_live(tx: Tx, judge: Judge, row: RunRow) -> None:
@@ -271,22 +266,16 @@ def claim_exec(tx: Tx, place: Place, claim: ExecClaim) -> RunRow:
     return locked(tx, place)
 
 
-# -- which run a process executes ------------------------------------------------------------------------------------
+# -- which run a command executes -------------------------------------------------------------------------------------
 
 _NEWEST_EVENT = Statement(select(func.max(events.c.id)))
-_OWNED_BY = Statement(
-    select(runs.c.id)
-    .join(owners, owners.c.token == runs.c.owner_token)
-    .where(owners.c.pid == bindparam("process"), owners.c.host == bindparam("machine"))
-    .order_by(runs.c.seq.desc())
-    .limit(1)
-)
-_BEGUN_AFTER = Statement(
+_BEGUN_UNDER = Statement(
     select(runs.c.id)
     .join(events, events.c.run_id == runs.c.seq)
     .where(events.c.id > bindparam("after"), or_(events.c.type == "created", events.c.type == "resumed"))
+    .where(events.c.data.like(bindparam("mark")))
     .order_by(events.c.id)
-    .limit(2)
+    .limit(1)
 )
 
 
@@ -296,10 +285,10 @@ def newest_event(tx: Tx) -> int:
     return 0 if row is None or row[0] is None else int(row[0])
 
 
-def run_of_process(tx: Tx, pid: int, host: str, after: int) -> str | None:
-    """The run that a process executes, or has executed: by its owner, else the only one begun since ``after``."""
-    row = tx.one(_OWNED_BY, {"process": pid, "machine": host})
-    if row is not None:
-        return str(row[0])
-    begun = tx.all(_BEGUN_AFTER, {"after": after})
-    return str(begun[0][0]) if len(begun) == 1 else None
+def run_begun_under(tx: Tx, supervisor: str, after: int) -> str | None:
+    """The first run that a process under this ``agent-resume run`` began or resumed since event ``after``.
+
+    Not asked of the process' number: the command may be a shell, and another program's run must never be taken for it.
+    """
+    row = tx.one(_BEGUN_UNDER, {"after": after, "mark": f'%"supervisor": "{supervisor}"%'})
+    return None if row is None else str(row[0])

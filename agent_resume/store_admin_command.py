@@ -9,6 +9,7 @@ import shutil
 from dataclasses import dataclass
 
 from .models import RunRow
+from .names import to_system
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def command_of(row: RunRow) -> RecordedCommand | str:
         return "the recorded command cannot be read; start the program again by hand"
     if not argv:
         return _NONE
-    return RecordedCommand(argv, cwd, masked, _refusal(argv, cwd, masked))
+    return RecordedCommand(argv, cwd, masked, _refusal(tuple(map(to_system, argv)), to_system(cwd), masked))
 
 
 def _refusal(argv: tuple[str, ...], cwd: str, masked: tuple[int, ...]) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from . import clock, errors, migrate, schema
+from . import clock, errors, migrate, schema, store_admin_doctor_server
 from .database_location import DEFAULT_FOLDER
 from .database_sqlite import has_wal_reset_bug
 from .models import RunSummary
@@ -52,10 +52,10 @@ def examine(store: Store, *, full: bool) -> Iterator[Finding]:
     Args:
         full: also read every page of the file (slow on a large one).
     """
-    yield from _library(store)
     if store.location.kind != "sqlite":
-        yield Finding("store", "note", f"{store.display}: a server; only the library was looked at")
+        yield from _on_a_server(store)
         return
+    yield from _library(store)
     if not store.exists():
         yield Finding("store", "note", no_store(store))
         return
@@ -66,13 +66,27 @@ def examine(store: Store, *, full: bool) -> Iterator[Finding]:
         yield Finding("store", "problem", str(error))
         return
     try:
+        yield from _permissions(store.location.target)
         yield from _inside(store, connection, full=full)
-    except sqlite3.Error as error:
-        yield Finding("store", "problem", str(store.database.driver.translate(error)), "restore a copy of the file")
-        return
+        yield from _runs(store)
+    except (sqlite3.Error, errors.StoreDamaged) as error:
+        driver = store.database.driver
+        meaning = driver.blame_the_schema(driver.translate(error))
+        yield Finding("store", "problem", str(meaning), "restore a copy of the file")
     finally:
         connection.close()
-    yield from _runs(store)
+
+
+def _on_a_server(store: Store) -> Iterator[Finding]:
+    try:
+        for found in store_admin_doctor_server.examine(store):
+            yield Finding(*found)
+    except errors.StoreError:
+        return  # said already
+    try:
+        yield from _runs(store)
+    except errors.StoreError as error:
+        yield Finding("store", "problem", str(error))
 
 
 def no_store(store: Store) -> str:
@@ -112,7 +126,7 @@ def _file(store: Store) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("file system", "ok", f"{kind or 'unknown kind'}{f' at {mounted}' if mounted else ''}")
-    yield from _permissions(path)
+    yield from _access(path)
     log = _size(f"{path}-wal")
     if log > _LOG_LARGE:
         yield Finding(
@@ -122,7 +136,19 @@ def _file(store: Store) -> Iterator[Finding]:
     yield Finding("size", "ok", f"database {_size(path):,} bytes, log {log:,} bytes")
 
 
+def _access(path: str) -> Iterator[Finding]:
+    for target in (path, f"{path}-wal", f"{path}-shm"):
+        if os.path.isfile(target) and not os.access(target, os.W_OK):
+            yield Finding("permissions", "note", f"{target} is not writable for you: runs can be read, not resumed")
+    folder = os.path.dirname(path)
+    if not os.access(folder, os.W_OK):
+        yield Finding(
+            "permissions", "note", f"{folder} is not writable for you: SQLite cannot make its -wal file there"
+        )
+
+
 def _permissions(path: str) -> Iterator[Finding]:
+    """Who else can read it; asked of what was opened as a store alone, since its mode is nobody's to change elsewhere."""
     if os.name != "posix":
         return
     for target in (path, f"{path}-wal", f"{path}-shm"):
@@ -136,16 +162,10 @@ def _permissions(path: str) -> Iterator[Finding]:
                 "permissions", "warning", f"{target} has mode {mode:04o}: others can read results and answers",
                 f"chmod 600 {shlex.quote(target)}",
             )  # fmt: skip
-        if not os.access(target, os.W_OK):
-            yield Finding("permissions", "note", f"{target} is not writable for you: runs can be read, not resumed")
     folder = os.path.dirname(path)
     mode = stat.S_IMODE(os.stat(folder).st_mode)
     if os.path.basename(folder) == DEFAULT_FOLDER and mode & 0o077:
         yield Finding("permissions", "warning", f"{folder} has mode {mode:04o}", f"chmod 700 {shlex.quote(folder)}")
-    if not os.access(folder, os.W_OK):
-        yield Finding(
-            "permissions", "note", f"{folder} is not writable for you: SQLite cannot make its -wal file there"
-        )
 
 
 def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:
@@ -153,6 +173,10 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
         return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
 
     revision = store.database.driver.revision(connection)
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    for name in (*schema.metadata.tables, *schema.VIEW_NAMES):
+        if name not in there and revision == schema.HEAD:
+            yield Finding("tables", "problem", f"no such table: {name}", "restore a copy of the file")
     if revision == schema.HEAD:
         yield Finding("schema", "ok", f"revision {revision}")
     else:
@@ -162,8 +186,7 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
             f"revision {revision}, this version writes {schema.HEAD}",
             "the next agent run upgrades it",
         )
-    mode = _journal_mode(store.location.target)
-    if mode == "wal":
+    if _is_wal(store.location.target, str(ask("journal_mode"))):
         yield Finding(
             "journal", "ok", "write-ahead log; our writers use synchronous=FULL for what must survive a power cut"
         )
@@ -171,7 +194,7 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
         yield Finding(
             "journal",
             "note",
-            f"{mode} journal instead of a write-ahead log: somebody switched it off",
+            "rollback journal instead of a write-ahead log: somebody switched it off",
             "the next agent run switches it back to wal",
         )
     pages, free, size = int(str(ask("page_count"))), int(str(ask("freelist_count"))), int(str(ask("page_size")))
@@ -185,11 +208,14 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
     yield from _integrity(connection, full=full)
 
 
-def _journal_mode(path: str) -> str:
-    # Not PRAGMA journal_mode: on a connection to a file in a read-only folder it says "delete", whatever the file is.
+def _is_wal(path: str, mode: str) -> bool:
+    """Whether a file keeps a write-ahead log; ``mode`` is what SQLite says on a connection to it."""
+    if mode == "wal" or all(os.access(place, os.W_OK) for place in (path, os.path.dirname(path))):
+        return mode == "wal"
+    # What is not writable is read as immutable, and then SQLite says "delete" whatever the file is. No lock is held on it,
+    # so that none is dropped by closing the file; anywhere else that would drop this process's.
     with open(path, "rb") as file:
-        versions = file.read(20)[18:]  # fileformat2: write and read version, 2 is WAL
-    return "wal" if versions == b"\x02\x02" else "rollback"
+        return file.read(20)[18:] == b"\x02\x02"  # fileformat2: write and read version, 2 is WAL
 
 
 def _integrity(connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from .database_sql import Statement, Tx
 from .models import RunRow
 from .schema import pauses, runs, steps
 from .store_admin import locked, step_of
-from .store_records import record
+from .store_records import record_new
 from .store_runs import NewRun, create
 from .store_sql import Look, Place, add_event, look, raise_seq
 
@@ -22,9 +22,9 @@ _KEPT = (
     "key", "status", "attempts", "effect", "fingerprint", "code_hash", "meta", "started_at", "finished_at",
     "duration_ms", "output_format", "output_bytes", "output",
 )  # fmt: skip
-_COMPLETED = Statement(
-    select(steps.c.id, steps.c.key)
-    .where(steps.c.run_id == bindparam("run"), steps.c.status == "completed", steps.c.seq < bindparam("before"))
+_STEPS = Statement(
+    select(steps.c.id, steps.c.key, steps.c.seq, steps.c.status)
+    .where(steps.c.run_id == bindparam("run"))
     .order_by(steps.c.seq)
 )
 # Inside the database: an output of any size is copied without passing through this process.
@@ -76,15 +76,19 @@ class Forked:
         run: the new run.
         shared: keys of the steps that it shares.
         answers: names of the source's answers, copied or not.
+        ahead: keys of values for steps that the source has not reached, if it has them at all.
     """
 
     run: RunRow
     shared: tuple[str, ...]
     answers: tuple[str, ...]
+    ahead: tuple[str, ...] = ()
 
 
 def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
     """Make a run that goes on from the completed steps of another; it is stored as ``interrupted``, to be resumed.
+
+    A value of ``request`` stands where its step was first reached; one of a step that was not reached, behind all.
 
     Raises:
         InvalidTransition: the source has no such step.
@@ -97,32 +101,38 @@ def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
     )  # fmt: skip
     made = create(tx, new, owner=None, status="running")
     target = Place(made.seq, made.id)
-    shared = _share(tx, source, target, before, request)
+    shared, ahead = _share(tx, source, target, before, request)
     answers = tuple(str(name) for (name,) in tx.all(_ANSWERS, {"run": source.seq}))
     if request.answers:
         tx.execute(_COPY_ANSWERS, {"target": made.seq, "source": source.seq})
-    for key, encoded in request.values.items():
-        record(tx, target, key, encoded, None, True, None)
     _settle(tx, target)
-    return Forked(locked(tx, target), tuple(shared), answers)
+    return Forked(locked(tx, target), tuple(shared), answers, tuple(ahead))
 
 
-def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest) -> list[str]:
-    found = look(tx, target)
+def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest) -> tuple[list[str], list[str]]:
     now = locked(tx, target).created_at
-    number = found.last_seq + 1
+    last = look(tx, target).last_seq + 1
     data = {"from": source.id, "before": request.before}
-    add_event(tx, target.seq, number, now, "forked", data=json.dumps(data))
-    shared = []
-    for step, key in tx.all(_COMPLETED, {"run": source.seq, "before": before}):
-        if key in request.values:
-            continue
-        number += 1
-        tx.execute(_COPY, {"target": target.seq, "number": number, "source": step})
-        add_event(tx, target.seq, number, now, "copied", key)
-        shared.append(str(key))
-    raise_seq(tx, target, found, number, now)
-    return shared
+    add_event(tx, target.seq, last, now, "forked", data=json.dumps(data))
+    shared, unset = [], dict(request.values)
+    for step, key, seq, status in tx.all(_STEPS, {"run": source.seq}):
+        if key in unset:
+            last = _set(tx, target, last, key, unset.pop(key))
+        elif seq < before and status == "completed":
+            last += 1
+            tx.execute(_COPY, {"target": target.seq, "number": last, "source": step})
+            add_event(tx, target.seq, last, now, "copied", key)
+            shared.append(str(key))
+    for key, encoded in unset.items():
+        last = _set(tx, target, last, key, encoded)
+    raise_seq(tx, target, look(tx, target), last, now)
+    return shared, list(unset)
+
+
+def _set(tx: Tx, target: Place, last: int, key: str, encoded: Encoded) -> int:
+    """Store a decided value behind event ``last``; the number of its own."""
+    found = look(tx, target)
+    return record_new(tx, target, Look(last, found.status, found.epoch), key, encoded, None, None).seq
 
 
 def _settle(tx: Tx, target: Place) -> None:

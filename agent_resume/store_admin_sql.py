@@ -1,4 +1,4 @@
-"""Reading with SQL that a person typed. SQLite itself enforces that nothing is changed."""
+"""Reading with SQL that a person typed. The database itself enforces that nothing is changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import errors, migrate
+from . import errors, migrate, store_admin_sql_server
 
 if TYPE_CHECKING:
     from .store import Store
@@ -45,14 +45,22 @@ def asked(store: Store, text: str, parameters: Mapping[str, Any]) -> Iterator[An
     """Run one SELECT on a connection that cannot write.
 
     Raises:
-        SqlRefused: SQLite refuses the statement.
+        SqlRefused: the database refuses the statement.
         StoreError: the store cannot be read.
     """
+    if store.location.kind != "sqlite":
+        try:
+            with store_admin_sql_server.asked(store, text, parameters) as found:
+                yield Answer(*found)
+        except store_admin_sql_server.Refused as error:
+            raise SqlRefused(str(error)) from error
+        return
     connection = _connect(store)
     try:
         cursor = connection.execute(text, dict(parameters))
-        columns = tuple(column[0] for column in cursor.description or ())
-        yield Answer(columns, _rows(cursor))
+        if cursor.description is None:
+            raise SqlRefused("that is no statement that gives rows; write one SELECT")
+        yield Answer(tuple(column[0] for column in cursor.description), _rows(cursor))
     except (sqlite3.Error, sqlite3.Warning) as error:
         raise _refusal(store, error) from error
     finally:
@@ -61,6 +69,8 @@ def asked(store: Store, text: str, parameters: Mapping[str, Any]) -> Iterator[An
 
 def schema_of(store: Store) -> list[tuple[str, str, str]]:
     """Kind, name and SQL text of each table, view and index of ours."""
+    if store.location.kind != "sqlite":
+        return store_admin_sql_server.schema_of(store)
     connection = _connect(store)
     try:
         rows = connection.execute(
@@ -75,8 +85,6 @@ def schema_of(store: Store) -> list[tuple[str, str, str]]:
 
 
 def _connect(store: Store) -> sqlite3.Connection:
-    if store.location.kind != "sqlite":
-        raise SqlRefused("this command reads SQLite stores; use psql for a PostgreSQL store")
     if not store.exists():
         raise errors.StoreUnavailable(
             store.display, "no such store", "run an agent first, or name another with db= (or --db)"

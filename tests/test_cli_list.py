@@ -147,3 +147,12 @@ def test_case_074_listing_loads_no_outputs(db, command):
     assert code == 0
     assert "big" in out
     assert peak < 5_000_000
+
+
+def test_a_table_for_programs_has_its_header_also_without_a_run(command, db):
+    assert command("list", "--format", "jsonl", "--db", db)[1] == ""
+    header = command("list", "--format", "csv", "--db", db)[1]
+    agent_run("job", lambda run: 1, run_id="r", db=db)
+    assert command("list", "--format", "csv", "--db", db)[1].startswith(header)
+    assert command("list", "--format", "tsv", "--name", "no", "--db", db)[1] == header.replace(",", "\t")
+    assert header.strip().split(",") == list(json.loads(command("list", "--json", "--db", db)[1])[0])

@@ -89,6 +89,26 @@ def test_a_fork_shares_what_came_before_and_never_changes_its_source(store, comm
     assert shown(command, store, forked)["forkedFrom"] == "r"
 
 
+def test_a_decided_value_stands_where_its_step_was(store, command):
+    _, out, err = command("fork", "r", "--set", "read-1=7", "--set", "later=1", "--set", "plan={}", "--db", store)
+    assert "r has no step 'later'" in err
+    assert "'plan'" not in err
+    forked = out.strip()
+    assert [step["name"] for step in shown(command, store, forked)["steps"]] == [
+        "plan", "read-0", "read-1", "read-2", "write", "later",
+    ]  # fmt: skip
+    again = json.loads(command("fork", forked, "--from", "read-2", "--json", "--db", store)[1])
+    assert again["shared"] == ["plan", "read-0", "read-1"]
+    _, out, _ = command("rerun", forked, "read-2", "--downstream", "--json", "--db", store)
+    assert json.loads(out)["discarded"] == ["read-2", "write", "later"]
+    _, out, _ = command("fork", "r", "--from", "read-1", "--set", "write=2", "--set", "read-2=1", "--db", store)
+    assert [step["name"] for step in shown(command, store, out.strip())["steps"]] == [
+        "plan", "read-0", "read-2", "write",
+    ]  # fmt: skip
+    events = [event["seq"] for event in json.loads(command("events", forked, "--json", "--db", store)[1])]
+    assert events == list(range(1, len(events) + 1))
+
+
 def test_a_fork_does_not_copy_answers_silently(db, command):
     agent_run("job", lambda run: run.pause("go?", name="go"), run_id="r", db=db, on_pause="return")
     with Store(db) as store:
@@ -190,6 +210,32 @@ def test_export_and_import_give_the_same_run(store, command, tmp_path):
     assert command("export", "--db", store)[0] == 2
     assert command("export", "r", "--all", "--db", store)[0] == 2
     assert command("export", "r", "--format", "badgr", "--db", store)[0] == 2
+    assert command("export", "r", "--format", "flowcast", "--out", "-", "--db", store)[0] == 2
+
+
+def test_export_takes_the_runs_of_a_name_and_of_a_time(store, command):
+    agent_run("other", lambda run: 1, run_id="o", db=store)
+
+    def exported(*options: str) -> list[str]:
+        code, out, _ = command("export", *options, "--db", store)
+        assert code == 0
+        return [run["id"] for run in json.loads(out)["runs"]]
+
+    assert exported("--name", "job") == ["r"]
+    assert exported("--since", "1h") == ["r", "o"]
+    assert exported("--name", "other", "--since", "1h") == ["o"]
+    assert exported("--since", "2999-01-01T00:00Z") == exported("--name", "nobody") == []
+    assert command("export", "--all", "--name", "job", "--db", store)[0] == 2
+    assert command("export", "r", "--since", "1h", "--db", store)[0] == 2
+    assert command("export", "--since", "soon", "--db", store)[0] == 2
+
+
+def test_a_dry_run_of_an_import_creates_nothing(store, command, tmp_path):
+    file, other = tmp_path / "r.json", tmp_path / "new" / "other.db"
+    command("export", "r", "--out", file, "--db", store)
+    code, out, err = command("import", file, "--dry-run", "--db", other)
+    assert (code, "imported" in out, "nothing was stored" in err) == (0, True, True)
+    assert not other.parent.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
@@ -231,6 +277,12 @@ def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path)
         "COMP_CWORD": "4",
     }
     assert cli(**env).stdout.split() == ["r"]
+    env |= {"COMP_WORDS": f"agent-resume show --db={store} ", "COMP_CWORD": "3"}
+    assert cli(**env).stdout.split() == ["r"]
+    line = f"agent-resume show --db {store} "
+    assert '"r"' in cli(_AGENT_RESUME_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line).stdout
+    fish = {"_AGENT_RESUME_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert cli(**fish, _TYPER_COMPLETE_ARGS=line).stdout.split() == ["r"]
     env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume sh", "COMP_CWORD": "1"}
     assert cli(**env).stdout.split() == ["show"]
     env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume show ", "COMP_CWORD": "2"}

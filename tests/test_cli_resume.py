@@ -291,3 +291,83 @@ def test_ctrl_c_reaches_the_command_and_its_run_is_interrupted(agent_file, run_p
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "run r is interrupted" in err
+
+
+# -- which command, from which folder, into which store ---------------------------------------------------------------
+
+_USUAL_STORE = """
+import os
+from agent_resume import agent_run
+def late():
+    if not os.path.exists("mended"): raise RuntimeError("not yet")
+def body(run):
+    run.step("pay", lambda: open("ledger.txt", "a").write("pay\\n"))
+    run.step("late", late)
+agent_run("job", body, run_id="r")
+"""
+
+
+@pytest.mark.parametrize("named", ["by --db", "by another environment"])
+def test_exec_goes_on_in_the_runs_own_store_whatever_the_environment_says_by_now(
+    named, run_python, cli, ledger, tmp_path
+):
+    (tmp_path / "agent.py").write_text(_USUAL_STORE, encoding="utf-8")
+    other = str(tmp_path / "other.db")
+    run_python(tmp_path / "agent.py", AGENT_RESUME_DB=other)
+    (tmp_path / "mended").touch()
+    if named == "by --db":
+        done = cli("resume", "r", "--exec", "--db", other)
+    else:
+        (tmp_path / "deeper").mkdir()
+        done = cli("resume", "r", "--exec", cwd=tmp_path / "deeper", AGENT_RESUME_DB="../other.db")
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["pay"]
+    assert not (tmp_path / ".agent-resume").exists()
+
+
+def test_an_agent_that_names_another_store_than_the_resumed_runs_says_so(run_python, cli, tmp_path):
+    code = _USUAL_STORE.replace('run_id="r"', 'run_id="r", db=os.environ["WHERE"]')
+    (tmp_path / "agent.py").write_text(code, encoding="utf-8")
+    run_python(tmp_path / "agent.py", WHERE="one.db")
+    done = cli("resume", "r", "--exec", "--db", "one.db", WHERE="two.db")
+    assert "is to be continued, but this agent 'job' works in another store" in done.stderr
+
+
+def test_exec_starts_in_the_folder_that_the_program_was_started_in(run_python, cli, tmp_path):
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "work").mkdir()
+    code = "import os\nplace = os.path.abspath('runs.db')\nos.chdir('work')\n" + _USUAL_STORE.replace(
+        'run_id="r"', 'run_id="r", db=place'
+    )
+    (tmp_path / "agents" / "agent.py").write_text(code, encoding="utf-8")
+    subprocess.run([sys.executable, "agents/agent.py"], cwd=tmp_path, capture_output=True, check=False)
+    (tmp_path / "work" / "mended").touch()
+    done = cli("resume", "r", "--exec", "--db", "runs.db")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("started", "recorded"),
+    [
+        (["-Wignore::DeprecationWarning", "agent.py"], True),
+        (["-Xtracemalloc", "agent.py"], True),
+        (["-bW", "ignore", "agent.py"], True),
+        (["-mpackage"], True),
+        (["-um", "package"], True),
+        (["-bc", "import runpy; runpy.run_path('agent.py')"], False),
+        (["-", "agent.py"], False),
+    ],
+)
+def test_python_options_are_read_as_python_reads_them(started, recorded, tmp_path):
+    (tmp_path / "agent.py").write_text(_USUAL_STORE, encoding="utf-8")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(_USUAL_STORE, encoding="utf-8")
+    subprocess.run(
+        [sys.executable, *started], cwd=tmp_path, input=_USUAL_STORE.encode(), capture_output=True, check=False
+    )
+    with Store(tmp_path / ".agent-resume" / "runs.db") as store:
+        command = store.run_row("r").command
+    assert (command is not None) == recorded
+    if command is not None:
+        assert json.loads(command)["argv"][1:] == started
+        assert json.loads(command)["cwd"] == str(tmp_path)

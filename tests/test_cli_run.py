@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -30,6 +31,34 @@ def body(run):
     run.step("second", crash, int(sys.argv[2]))
 
 agent_run("job", body, db="runs.db")
+"""
+
+
+STRANGER = """
+import os, subprocess, sys
+code = "from agent_resume import agent_run; agent_run('job', lambda run: 1, run_id='theirs', db='runs.db')"
+others = {name: value for name, value in os.environ.items() if name != "AGENT_RESUME_SUPERVISOR"}
+subprocess.run([sys.executable, "-c", code], env=others, check=True)
+if sys.argv[1] == "early":
+    os._exit(9)
+from agent_resume import agent_run
+def body(run):
+    if not os.path.exists("crashed"):
+        open("crashed", "w").close()
+        os._exit(9)
+agent_run("job", body, run_id="mine", db="runs.db")
+"""
+JOINED = """
+import os
+from agent_resume import Checkpoint
+def crash():
+    with open("ledger.txt", "a") as file:
+        file.write("crash?\\n")
+    if open("ledger.txt").read().count("crash?") < 3:
+        os._exit(9)
+with Checkpoint("c", db="runs.db") as run:
+    run.step("s", crash)
+    run.done()
 """
 
 
@@ -85,3 +114,41 @@ def test_options_behind_the_dashes_belong_to_the_command(cli):
         "run", "--db", "runs.db", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--debug", "--db", "x"
     )
     assert done.stdout.strip() == "['--debug', '--db', 'x']"
+
+
+def test_another_programs_run_is_never_taken_for_its_own(cli, tmp_path):
+    (tmp_path / "stranger.py").write_text(STRANGER, encoding="utf-8")
+    done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", sys.executable, "stranger.py", "early")
+    assert done.returncode == 1
+    assert "no run of it was seen" in done.stderr
+    assert "it never reached a run" in done.stderr
+    assert "restart 1" not in done.stderr
+    done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", sys.executable, "stranger.py", "late")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("run mine is") == 2
+    assert "theirs" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_the_run_of_a_program_that_a_shell_starts_is_the_commands(run, cli, ledger):
+    run("pause", 0)  # writes agent.py
+    line = f'"{sys.executable}" agent.py crash 1; exit $?'
+    done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", "sh", "-c", line)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("restart 1 of") == 1
+
+
+def test_a_checkpoints_run_that_was_cut_off_before_is_seen(cli, tmp_path, run_python, ledger):
+    (tmp_path / "joined.py").write_text(JOINED, encoding="utf-8")
+    assert run_python(tmp_path / "joined.py").returncode == 9
+    done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", sys.executable, "joined.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("run c is") == 2
+    assert ledger.words() == ["crash?"] * 3
+
+
+def test_a_file_that_is_no_program_is_named_whatever_it_is_called(cli, tmp_path):
+    (tmp_path / "passwd").write_text("x", encoding="utf-8")
+    done = cli("run", "--db", "runs.db", "--", tmp_path / "passwd")
+    assert done.returncode == 2
+    assert done.stderr == f"agent-resume: Permission denied: {tmp_path}/passwd\n"

@@ -118,6 +118,10 @@ def test_a_mistake_is_one_line(store, command):
     assert (code, out) == (2, "")
     assert 'near "SELEC": syntax error' in err
     assert err.count("\n") == 1
+    for nothing in ("", "  ", "-- a comment"):
+        code, out, err = command("sql", "--json", "--db", store, "--", nothing)
+        assert (code, out) == (2, "")
+        assert "no statement" in err
     assert command("sql", "SELECT 1", "--db", f"{store}.missing")[0] == 6
 
 
@@ -131,6 +135,28 @@ def test_columns_of_one_name_are_all_kept_in_json(store, command):
     assert json.loads(command("sql", "SELECT 1 AS a, 2 AS a, 3 AS a", "--json", "--db", store)[1]) == [
         {"a": 1, "a_2": 2, "a_3": 3}
     ]
+
+
+def test_a_number_given_to_a_column_is_no_other_columns_name(store, command):
+    query = "SELECT 1 AS a, 2 AS a, 3 AS a_2, 4 AS a"
+    assert json.loads(command("sql", query, "--json", "--db", store)[1]) == [{"a": 1, "a_3": 2, "a_2": 3, "a_4": 4}]
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--format", "jsonl"]])
+def test_infinities_are_texts_since_json_has_none(store, command, form):
+    _, out, _ = command("sql", "SELECT 1e999 AS x, -1e999 AS y, 1.5 AS z", *form, "--db", store)
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    found = json.loads(out, parse_constant=refuse)
+    assert (found if isinstance(found, dict) else found[0]) == {"x": "Infinity", "y": "-Infinity", "z": 1.5}
+
+
+def test_the_plan_of_a_query_is_what_sqlite_says(store, command):
+    out = command("sql", "EXPLAIN QUERY PLAN SELECT * FROM run_overview WHERE run_id = 'r'", "--db", store)[1]
+    assert "(token=?)" in out
+    assert "redacted" not in out
 
 
 def test_the_schema_is_printed_with_comments_and_is_sql(store, command):

@@ -115,6 +115,60 @@ def test_case_082_a_small_code_page_escapes_what_does_not_fit(store, cli, env):
         assert ODD in json.dumps(json.loads(done.stdout.decode(encoding)), ensure_ascii=False)
 
 
+SMALL = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+
+
+def test_case_082_a_run_is_named_in_any_locale(db, cli, tmp_path):
+    agent_run(ODD, lambda run: run.step(ODD, lambda: ODD), run_id=ODD, db=db)
+    for command in (["show", ODD], ["show", ODD, "--step", ODD], ["export", ODD], ["tag", ODD, f"{ODD}={ODD}"]):
+        done = cli(*command, "--db", db, fresh=True, **SMALL)
+        assert done.returncode == 0, done.stderr
+    found = json.loads(cli("list", "--name", ODD, "--json", "--db", db, fresh=True, **SMALL).stdout)
+    assert [run["id"] for run in found] == [ODD]
+    asked = cli("sql", "SELECT :n AS n, '調' AS o", "-p", f"n={ODD}", "--json", "--db", db, fresh=True, **SMALL)
+    assert json.loads(asked.stdout) == [{"n": ODD, "o": "調"}]
+    cli("tag", ODD, "--remove", ODD, "--db", db, fresh=True, **SMALL)
+    assert json.loads(cli("tag", ODD, "--json", "--db", db).stdout) == {}
+
+
+def test_case_082_files_keep_their_names_in_any_locale(cli, tmp_path):
+    agent_run("job", lambda run: 1, run_id="r", db=tmp_path / "調.db")
+    assert cli("export", "r", "--out", "査.json", "--db", "調.db", fresh=True, **SMALL).returncode == 0
+    assert cli("import", "査.json", "--db", "🦊.db", fresh=True, **SMALL).returncode == 0
+    assert cli("copy", "--from", "🦊.db", "--to", "→.db", fresh=True, **SMALL).returncode == 0
+    assert {"査.json", "🦊.db", "→.db"} <= {path.name for path in tmp_path.iterdir()}
+    done = cli("run", "--db", "→.db", "--", "touch", "走", fresh=True, **SMALL)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "走").exists()
+
+
+def test_case_082_a_run_goes_on_in_any_locale(db, cli, run_python, tmp_path):
+    program = tmp_path / "プログラム.py"
+    program.write_text(
+        "import os, sys\nfrom agent_resume import agent_run\n"
+        f"agent_run({ODD!r}, lambda run: os.path.exists('go') or os._exit(9), run_id={ODD!r}, db=sys.argv[1])\n",
+        encoding="utf-8",
+    )
+    assert run_python(program, db, fresh=True).returncode == 9
+    (tmp_path / "go").touch()
+    done = cli("resume", ODD, "--exec", "--db", db, fresh=True, **SMALL)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("env", [{}, SMALL], ids=["UTF-8", "C"])
+def test_bytes_that_are_no_text_are_a_usage_error_and_name_no_run(store, shell, env):
+    for command in (
+        "list --name $'\\xff'",
+        "sql 'SELECT :n' -p n=$'\\xff'",
+        "tag odd-1 $'\\xff'",
+        "rename odd-1 $'\\xff'",
+    ):
+        done = shell(f"agent-resume {command} --db {store}", **env)
+        assert (done.returncode, done.stdout) == (2, b""), done.stderr
+        assert b"no UTF-8 text" in done.stderr
+    assert shell(f"agent-resume show $'\\xff' --db {store}", **env).returncode == 3
+
+
 def test_a_utf8_reader_gets_the_characters_themselves(store, shell):
     assert ODD.encode() in shell(f"agent-resume list --db {store}", PYTHONIOENCODING="utf-8").stdout
     assert ODD.encode() in shell(f"agent-resume list --json --db {store}", PYTHONIOENCODING="utf-8").stdout
@@ -191,6 +245,38 @@ def test_a_terminal_gets_colours_unless_it_says_no(store, tmp_path):
     assert b"\x1b" not in on_a_terminal(["list", "--db", store], tmp_path, NO_COLOR="1")
     assert b"\x1b" not in on_a_terminal(["list", "--db", store], tmp_path, TERM="dumb")
     assert b"\x1b" not in on_a_terminal(["list", "--json", "--db", store], tmp_path)
+
+
+def test_a_long_export_and_import_show_a_bar_on_a_terminal_only(db, tmp_path, cli):
+    with Checkpoint("long", db=db) as run:
+        for number in range(1200):
+            run.event("gate", {"name": str(number), "status": "pass"})
+    assert b"export long" in on_a_terminal(["export", "--all", "--out", "e.json", "--db", db], tmp_path)
+    assert b"import long" in on_a_terminal(["import", "e.json", "--db", "other.db"], tmp_path)
+    assert b"import long" not in on_a_terminal(["import", "e.json", "--db", "third.db"], tmp_path, TERM="dumb")
+    # The data itself goes to this terminal; nothing may be drawn into it.
+    assert b"\x1b" not in on_a_terminal(["export", "--all", "--db", db], tmp_path)
+    assert "export long" not in cli("export", "--all", "--out", "e.json", "--db", db).stderr
+
+
+def test_a_terminal_gets_no_control_characters_of_stored_values(db, tmp_path):
+    odd = "\x9b31m\u202e\x1b[31m\x7f"
+    agent_run("job", lambda run: run.step("s", lambda: odd), run_id="r", db=db)
+    header = 'SELECT 1 AS "h\x1b[31m\u202e"'
+    for command in (
+        ["export", "--all"], ["export", "r", "--format", "jsonl"], ["export", "r", "--out", "-"], ["show", "r", "--json"],
+        *(["sql", header, *form] for form in (["--json"], *(["--format", name] for name in ("csv", "tsv", "jsonl")), [])),
+    ):  # fmt: skip
+        seen = on_a_terminal([*command, "--db", db], tmp_path, PYTHONUTF8="1").decode()
+        assert seen
+        assert not set(seen) & set("\x9b\u202e\x1b\x7f"), command
+    exported = json.loads(on_a_terminal(["export", "--all", "--db", db], tmp_path, PYTHONUTF8="1"))
+    assert exported["runs"][0]["steps"][0]["output"] == odd
+    # In a pipe the file is the same as with --out, byte for byte.
+    piped = subprocess.run(
+        [sys.executable, "-m", "agent_resume", "export", "--all", "--db", db], capture_output=True, check=True
+    ).stdout
+    assert "\x9b31m\u202e".encode() in piped
 
 
 def test_a_narrow_terminal_loses_columns_and_never_an_id(db, tmp_path):

@@ -158,3 +158,35 @@ def test_doctor_on_damage_is_a_problem(store, command, tmp_path):
     code, out, _ = command("doctor", "--db", tmp_path / "text.db")
     assert code == 1
     assert "not a SQLite database" in out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_doctor_advises_no_mode_for_what_is_no_store(command, tmp_path):
+    (tmp_path / "text.db").write_text("only words\n", encoding="utf-8")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE t (x)")
+    other.close()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for place in (tmp_path / "text.db", tmp_path / "other.db", folder):
+        place.chmod(0o755)
+        code, out, _ = command("doctor", "--db", place)
+        assert code == 1
+        assert "problem" in out
+        assert "chmod" not in out
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="reads the kernel's list of locks")
+def test_doctor_keeps_the_locks_that_this_process_holds(store):
+    from agent_resume import store_admin_doctor
+
+    number = os.stat(store).st_ino
+
+    def locks():
+        return [line for line in Path("/proc/locks").read_text().splitlines() if f":{number} " in line]
+
+    with Store(store) as opened:
+        seen = [bool(locks()) for finding in store_admin_doctor.examine(opened, full=True) if finding.topic != "sqlite"]
+    inside = seen[seen.index(True) :]
+    assert len(inside) > 4
+    assert all(inside)

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pickle
+import shutil
 import sqlite3
 import sys
 import warnings
@@ -23,7 +24,6 @@ from agent_resume import (
     agent_run,
     answer,
     errors,
-    store_admin_doctor,
 )
 from agent_resume.cli import listing, screen
 
@@ -355,14 +355,18 @@ def test_doctor_reads_the_journal_from_the_file_and_knows_where_no_store_can_be(
     immutable = sqlite3.connect(f"file:{db}?immutable=1", uri=True)
     assert immutable.execute("PRAGMA journal_mode").fetchone()[0] == "delete", "the lie that this is about"
     immutable.close()
-    assert store_admin_doctor._journal_mode(db) == "wal"
-    plain = sqlite3.connect(tmp_path / "plain.db")
-    plain.execute("CREATE TABLE t (x)")
-    plain.close()
-    assert store_admin_doctor._journal_mode(str(tmp_path / "plain.db")) == "rollback"
+    sealed = shutil.copy(db, tmp_path / "sealed.db")  # never opened: without a log beside it
     assert "switched it off" not in command("doctor", "--db", db)[1]
+    switched = tmp_path / "switched.db"
+    shutil.copy(db, switched)
+    plain = sqlite3.connect(switched)
+    plain.execute("PRAGMA journal_mode=DELETE")
+    plain.close()
+    assert "switched it off" in command("doctor", "--db", switched)[1]
     # Root may write anywhere, so that the system's answer is given for it.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert "switched it off" not in command("doctor", "--db", sealed)[1]
+    assert "switched it off" in command("doctor", "--db", switched)[1]
     nowhere = tmp_path / "not" / "there.db"
     assert "none can be made there" in command("doctor", "--db", nowhere)[1]
     assert "none can be made there" in command("list", "--db", nowhere)[2]

@@ -5,11 +5,22 @@ Nothing slow is imported before a command runs: ``--help`` and ``--version`` loa
 
 from __future__ import annotations
 
+import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """The console script ``agent-resume``."""
+    if sys.argv[1:] == ["--version"]:
+        # Typer takes far longer to load than this to be said.
+        from agent_resume import __version__
+
+        from . import screen
+
+        screen.prepare()
+        screen.line(f"agent-resume {__version__}")
+        screen.flush()
+        sys.exit(0)
     from . import app
 
     app.main()

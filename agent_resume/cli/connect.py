@@ -26,6 +26,8 @@ _EXAMPLES = {
     "pauses": "SELECT name, reason, asked_at FROM pauses WHERE answered_at IS NULL",
     "owners": "SELECT host, pid, beat_at FROM owners",
 }
+# What a server spells differently; its tables are in a schema of our own.
+_ON_A_SERVER = {"json_extract(output, '$')": "output::jsonb"}
 _TEMPLATE = "AGENT_RESUME_HISTORY_URL"
 
 
@@ -62,16 +64,29 @@ def _link(run_id: str | None) -> str | None:
 
 def _ways(store: Store) -> dict[str, Any]:
     if store.location.kind != "sqlite":
-        return {"database": store.display, "url": store.display, "exists": store.exists(), "queries": _EXAMPLES}
+        plain = store.display.replace("postgresql+psycopg://", "postgresql://")
+        return {
+            "database": store.display,
+            "exists": store.exists(),
+            "url": store.display,
+            "psql": f"psql {shlex.quote(plain)}",
+            "queries": {name: _on_a_server(name, query) for name, query in _EXAMPLES.items()},
+        }
     path = store.location.target
     return {
         "database": path,
         "exists": store.exists(),
-        "url": f"sqlite:///{path}",
+        "url": store.location.url,
         "sqlite3": f"sqlite3 -readonly {shlex.quote(path)}",
         "datasette": f"datasette serve {shlex.quote(path)}",
         "queries": _EXAMPLES,
     }
+
+
+def _on_a_server(name: str, query: str) -> str:
+    for ours, theirs in _ON_A_SERVER.items():
+        query = query.replace(ours, theirs)
+    return query.replace(f"FROM {name}", f"FROM agent_resume.{name}")
 
 
 def _print(store: Store, link: str | None) -> None:

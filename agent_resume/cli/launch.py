@@ -8,6 +8,8 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
+from agent_resume.names import to_system
+
 from . import exits, screen
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def environment(store: Store, row: RunRow) -> dict[str, str]:
     """What tells the program which run to go on with."""
     return {
         **os.environ,
-        "AGENT_RESUME_RUN_ID": row.id,
-        "AGENT_RESUME_RUN_NAME": row.name,
+        "AGENT_RESUME_RUN_ID": to_system(row.id),
+        "AGENT_RESUME_RUN_NAME": to_system(row.name),
         "AGENT_RESUME_RUN_DB": store.location.target,
     }
 
@@ -61,7 +63,8 @@ def execute(store: Store, row: RunRow, *, quiet: bool = False) -> int:
     store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
     if not quiet:
         screen.note(f"resuming {row.id}: {command.text}")
-    child = subprocess.Popen(command.argv, cwd=command.cwd, env=environment(store, row))
+    argv, folder = list(map(to_system, command.argv)), to_system(command.cwd)
+    child = subprocess.Popen(argv, cwd=folder, env=environment(store, row))
     code = wait(child)
     return after(store, row, code)
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SCREENFUL = 50
 _SORTS = ("created", "updated", "name", "status")
 _HEADERS = ("ID", "NAME", "STATUS", "STEPS", "DURATION", "AGE", "TOKENS")
+_KEYS = (
+    "id", "name", "status", "storedStatus", "createdAt", "updatedAt", "finishedAt", "stepsTotal", "stepsCompleted",
+    "durationMs", "inputTokens", "outputTokens",
+)  # fmt: skip
 _RIGHT = ("STEPS", "DURATION", "AGE", "TOKENS")
 #: On a terminal a name is cut to so many columns; an id never is, since it is copied from there.
 _NAME = 40
@@ -84,7 +88,7 @@ def _print(store: Store, runs: Iterator[RunSummary], *, json: bool, format: str 
     if json:
         screen.array(run.to_dict() for run in runs)
     elif format in tables.LINE_FORMATS:
-        tables.records((run.to_dict() for run in runs), format)
+        tables.records((run.to_dict() for run in runs), format, _KEYS)
     else:
         found = list(runs)
         paused = [run.id for run in found if run.shown_status == "paused"]

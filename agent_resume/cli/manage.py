@@ -36,7 +36,7 @@ def rename_command(
 ) -> None:
     """Give a run another agent name; its id stays."""
     from agent_resume import store_admin_edit
-    from agent_resume.run_options import check_name
+    from agent_resume.names import check_name
 
     with session.opened(db) as store:
         row = session.find(store, run)
@@ -103,7 +103,7 @@ def fork_command(
     The source is never changed. Prints the new run's id; resume it with --exec.
     """
     from agent_resume import store_admin_fork
-    from agent_resume.run_options import check_name
+    from agent_resume.names import check_name
 
     with session.opened(db) as store:
         row = session.find(store, run)
@@ -119,6 +119,8 @@ def fork_command(
         else:
             screen.line(screen.fit(forked.run.id))
         screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}")
+        for key in forked.ahead:
+            screen.note(f"{row.id} has no step {key!r}; the value counts once the fork reaches one of that key")
         if forked.answers and not answers:
             names = ", ".join(map(repr, forked.answers))
             screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")

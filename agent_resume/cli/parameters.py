@@ -11,11 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from agent_resume import names
 
 _NOT_PLAIN = object()
 _DIGITS = re.compile("[0-9]{1,18}")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+# Files and programs are named by bytes, in no encoding.
+_BYTES = frozenset({"command", "db", "out", "paths", "source", "to"})
+# What is no text names none; that is said, with its exit code, where it is looked for.
+_RUNS = frozenset({"run", "runs"})
 
 
 def _plain(parameter: Any, value: Any) -> Any:
@@ -37,10 +43,28 @@ def _plain(parameter: Any, value: Any) -> Any:
 
 def _is_text(value: Any) -> bool:
     # Bytes that are no text come as lone surrogates.
-    return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
+    return isinstance(value, str) and names.may_be(value)
+
+
+def _decoded(parameter: Any, ctx: Any, value: Any) -> Any:
+    """Texts that the locale could not decode, as the UTF-8 that they are.
+
+    Raises:
+        BadParameter: they are none.
+    """
+    if isinstance(value, tuple | list):
+        return type(value)(_decoded(parameter, ctx, part) for part in value)
+    if not isinstance(value, str):
+        return value
+    text = names.from_system(value)
+    if not names.may_be(text) and parameter.name not in _RUNS:
+        raise typer.BadParameter("bytes that are no UTF-8 text", ctx=ctx, param=parameter)
+    return text
 
 
 def _process(parameter: Any, ctx: Any, value: Any, theirs: Callable[[Any, Any], Any]) -> Any:
+    if parameter.name not in _BYTES:
+        value = _decoded(parameter, ctx, value)
     found = _plain(parameter, value)
     if found is _NOT_PLAIN:
         return theirs(ctx, value)

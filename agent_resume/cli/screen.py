@@ -7,6 +7,7 @@ terminal and what the stream's encoding lacks is escaped. A closed pipe ends the
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -64,6 +65,17 @@ class _Quiet:
         raise SystemExit(0)
 
 
+class _SafeJson:
+    """Stdout for JSON that is written piece by piece: what a terminal may obey is escaped, which is the same JSON."""
+
+    def __init__(self) -> None:
+        self.encoding = sys.stdout.encoding
+
+    def write(self, text: str) -> int:
+        """As a stream's."""
+        return sys.stdout.write(_escape_unsafe(text))
+
+
 def prepare() -> None:
     """Make both streams take any text, and survive a reader that goes away."""
     for name in ("stdout", "stderr"):
@@ -104,8 +116,26 @@ def note(text: str) -> None:
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """``value`` as JSON that any reader can take: ASCII unless stdout is UTF-8, and safe on a terminal."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = json.dumps(value, indent=indent, ensure_ascii=not utf8)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if utf8 else text
+    try:
+        text = json.dumps(value, indent=indent, ensure_ascii=not utf8, allow_nan=False)
+    except ValueError:  # JSON has no infinities
+        text = json.dumps(finite(value), indent=indent, ensure_ascii=not utf8, allow_nan=False)
+    return _escape_unsafe(text)
+
+
+def _escape_unsafe(text: str) -> str:
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def finite(value: Any) -> Any:
+    """A copy of a JSON value with NaN and the infinities as texts."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def document(value: Any) -> None:
@@ -120,6 +150,11 @@ def array(values: Iterable[Any]) -> None:
         sys.stdout.write(between + json_text(value, indent=None))
         between = ",\n"
     line("[]" if between == "[\n" else "\n]")
+
+
+def json_stream() -> TextIO:
+    """Stdout for JSON that others write."""
+    return cast(TextIO, _SafeJson()) if is_terminal() else sys.stdout
 
 
 def is_terminal() -> bool:

@@ -91,7 +91,9 @@ def run_ids(prefix: str) -> list[str]:
     import os
 
     try:
-        with opened(_db_on_the_line(os.environ.get("COMP_WORDS", ""))) as store:
+        # bash; zsh and fish
+        words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        with opened(_db_on_the_line(words)) as store:
             return [run.id for run in store.list_runs(_newest()) if run.id.startswith(prefix)][:100]
     except Exception:  # noqa: BLE001 - a shell completes nothing rather than showing a traceback
         return []
@@ -110,4 +112,9 @@ def _db_on_the_line(words: str) -> str | None:
         parts = shlex.split(words)
     except ValueError:
         return None
-    return next((parts[place + 1] for place, part in enumerate(parts[:-1]) if part == "--db"), None)
+    for place, part in enumerate(parts):
+        if part.startswith("--db="):
+            return part.removeprefix("--db=")
+        if part == "--db" and place + 1 < len(parts):
+            return parts[place + 1]
+    return None

@@ -82,11 +82,13 @@ def _value(value: Any, redactor: Redactor | None) -> Any:
 
 def _distinct(columns: tuple[str, ...]) -> list[str]:
     """Column names; one that comes again gets a number, since a JSON object holds each name once."""
-    seen: dict[str, int] = {}
-    names = []
+    names: list[str] = []
     for column in columns:
-        seen[column] = seen.get(column, 0) + 1
-        names.append(column if seen[column] == 1 else f"{column}_{seen[column]}")
+        name, number = column, 1
+        while name in names or (number > 1 and name in columns):
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
     return names
 
 

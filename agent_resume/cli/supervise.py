@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_resume import clock
+
 from . import exits, launch, screen, session
 from .options import Db
 
@@ -39,7 +41,8 @@ def run_command(
     """Run a command; restart it until its run is done or paused.
 
     The command's own exit code is shown; the exit code of this one is the run's status. A command that fails before
-    it ever reached a run is not restarted; that is exit code 1.
+    it ever reached a run is not restarted; that is exit code 1. Its run is the first one in this store that it, or a
+    program that it starts, begins or resumes.
     """
     with session.opened(db) as store:
         return _Supervisor(store, command, max_restarts, backoff).run()
@@ -52,7 +55,7 @@ class _Supervisor:
         self._max_restarts = max_restarts
         self._backoff = backoff
         self._run_id: str | None = None
-        self._before = 0
+        self._token = clock.new_token()
         self._stopped: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._wake = threading.Event()
@@ -90,7 +93,7 @@ class _Supervisor:
                 launch.tell_questions(self._store, detail)
             if self._stopped is not None or status in _ENDED or (detail is None and code == 0):
                 break
-            if detail is None and not restart and self._newest() == self._before:
+            if detail is None:
                 screen.note("it never reached a run, and a restart would not help it; it is not started again")
                 break
         return self._exit_code(code if restart or self._child else 0)
@@ -105,27 +108,30 @@ class _Supervisor:
 
     def _once(self) -> int:
         """Start the command and wait for its end, learning meanwhile which run it executes."""
+        from agent_resume import store_runs
+
         known = self._detail()
         environment = dict(os.environ) if known is None else launch.environment(self._store, known.run)
-        newest = self._before = self._newest()
+        environment[store_runs.SUPERVISOR] = self._token
+        newest = self._newest()
         try:
             child = self._child = subprocess.Popen(self._command, env=environment)
         except OSError as error:
-            raise exits.Usage(f"{self._command[0]}: {error.strerror}") from None
+            raise exits.Usage(f"{error.strerror}: {self._command[0]}") from None
         while True:
             try:
                 code = child.wait(0.2)
                 break
             except subprocess.TimeoutExpired:
-                self._learn(child.pid, newest)
-        self._learn(child.pid, newest)
+                self._learn(newest)
+        self._learn(newest)
         return code
 
-    def _learn(self, pid: int, after: int) -> None:
+    def _learn(self, after: int) -> None:
         if self._run_id is None and self._store.exists():
             from agent_resume import store_admin
 
-            self._run_id = self._store.ask(store_admin.run_of_process, pid, self._store.owner.seed.host, after)
+            self._run_id = self._store.ask(store_admin.run_begun_under, self._token, after)
 
     def _newest(self) -> int:
         from agent_resume import store_admin

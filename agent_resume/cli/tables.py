@@ -66,20 +66,9 @@ def _widest(text: str) -> int:
     return max(map(screen.width, text.split("\n")))
 
 
-def records(values: Iterable[dict[str, Any]], format: str | None) -> None:
-    """Print dicts of equal keys in one of ``LINE_FORMATS``."""
-    rows = iter(values)
-    first = next(rows, None)
-    if first is None:
-        return
-    headers = list(first)
-
-    def cells() -> Iterable[list[Any]]:
-        yield list(first.values())
-        for row in rows:
-            yield list(row.values())
-
-    print_records(headers, cells(), format)
+def records(values: Iterable[dict[str, Any]], format: str | None, keys: Sequence[str]) -> None:
+    """Print dicts of these keys in one of ``LINE_FORMATS``; their names also where there is no dict."""
+    print_records(keys, ([value[key] for key in keys] for value in values), format)
 
 
 def print_records(headers: Sequence[str], rows: Iterable[Sequence[Any]], format: str | None) -> None:
@@ -88,6 +77,10 @@ def print_records(headers: Sequence[str], rows: Iterable[Sequence[Any]], format:
 
     # In a pipe a value stays as it is; a terminal never gets its control characters.
     show = screen.fit if screen.is_terminal() else str
+    if format in (None, "jsonl"):
+        rows = map(screen.finite, rows)
+    else:
+        headers = list(map(show, headers))
     for line in render.lines(format or "jsonl", headers, rows, show=show):
         screen.line(line)
 
