@@ -8,17 +8,16 @@ COMMIT whose answer never came is settled by looking: see ``commit``.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.dialects.postgresql import psycopg as sa_psycopg
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from . import clock, errors, schema
+from .clock import jitter
 from .database_location import Location
-from .database_postgres_errors import RACES, TransactionStatus, connect, passes, pg, translate
+from .database_postgres_errors import RACES, TransactionStatus, connect, library, make_conninfo, passes, pg, translate
 from .database_sql import Tx
 
 if TYPE_CHECKING:
@@ -52,10 +51,13 @@ _SETTINGS: Final = (
     f"SET lock_timeout TO '{LOCK_LIMIT}s';"
     f"SET statement_timeout TO '{STATEMENT_LIMIT}s';"
     "SET default_transaction_isolation TO 'read committed';"
+    # A transaction of ours may idle: run.transaction's has a limit of its own, a copy reads while its target writes.
+    "SET idle_in_transaction_session_timeout TO 0;"
+    "SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) <> '0';"
     # A server may be set to acknowledge what is on no disk yet; our acknowledgements mean it.
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';"
 )
-_ME: Final = "SELECT pid, backend_start::text, current_setting('server_encoding') FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+_ME: Final = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 
 
 class PostgresDriver:
@@ -73,6 +75,10 @@ class PostgresDriver:
         self._there = False
         self._backend: tuple[int, str] | None = None
         self.listener: Listener | None = None
+
+    def library(self) -> str:
+        """Name and version of what speaks to the server."""
+        return library
 
     # -- the database --------------------------------------------------------------------------------------------
 
@@ -131,7 +137,7 @@ class PostgresDriver:
             row = connection.execute(_ME).fetchone()
             if row is not None:
                 self._backend = (row[0], row[1])
-                self._refuse_encoding(str(row[2]))
+            self._refuse_encoding(connection)
         except BaseException as error:
             connection.close()
             translated = self.translate(error)
@@ -144,7 +150,8 @@ class PostgresDriver:
         """A reading connection; a standby does for it."""
         return self.plain("ro")
 
-    def _refuse_encoding(self, encoding: str) -> None:
+    def _refuse_encoding(self, connection: psycopg.Connection[Any]) -> None:
+        encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise errors.StoreUnavailable(
                 self.display, f"its encoding is {encoding}, which cannot hold every text",
@@ -162,7 +169,8 @@ class PostgresDriver:
             names = {
                 row[0]
                 for row in connection.execute(
-                    "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = %s", (schema.PG_SCHEMA,)
+                    "SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace(%s)",
+                    (schema.PG_SCHEMA,),
                 )
             }
             if not names:
@@ -173,10 +181,15 @@ class PostgresDriver:
                     "it was left as it is; name another database",
                 )  # fmt: skip
             found = [row[0] for row in connection.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}".encode())]  # noqa: S608 - a constant of ours
+        except pg.UndefinedTable as error:  # the catalog has just shown it: without USAGE its schema is passed over
+            raise self.translate(pg.InsufficientPrivilege()) from error
         except pg.Error as error:
             raise self.translate(error) from error
         if not found:
-            return None
+            raise errors.StoreDamaged(
+                self.display, f"nothing in {schema.VERSION_TABLE} says which revision its tables have",
+                "they were left as they are; restore a back-up, or name another database",
+            )  # fmt: skip
         if len(found) > 1 or found[0] not in schema.REVISIONS:
             raise errors.StoreNewer(self.display, found=", ".join(sorted(found)), known=schema.HEAD)
         return str(found[0])
@@ -195,10 +208,23 @@ class PostgresDriver:
         return row is not None and bool(row[0])
 
     def lock_schema(self, connection: psycopg.Connection[Any]) -> None:
-        """One upgrade at a time, whichever host it comes from; and the schema itself, when it is missing."""
+        """One upgrade at a time, whichever host it comes from; and the schema itself, when it is missing.
+
+        Raises:
+            StoreUnavailable: the database cannot hold every text; nothing was made in it.
+        """
+        self._refuse_encoding(connection)
         Tx(connection, self.dialect).lock(f"schema {schema.PG_SCHEMA}")
         if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema.PG_SCHEMA,)).fetchone():
             connection.execute(f"CREATE SCHEMA {schema.PG_SCHEMA}".encode())
+
+    #: For run.transaction, before and after its function. The names in its statements mean what they mean to the user
+    #: in any program; then nothing that it set, made for this session or became may reach statements of ours.
+    lending: Final = (
+        "SELECT set_config('search_path', concat_ws(', ', nullif(reset_val, ''), "
+        "current_setting('search_path')), true) FROM pg_settings WHERE name = 'search_path'",
+        f"RESET SESSION AUTHORIZATION; RESET ALL; DISCARD TEMP; {_SETTINGS}",
+    )
 
     # -- transactions --------------------------------------------------------------------------------------------
 
@@ -293,7 +319,7 @@ class PostgresDriver:
                     lost += 1
                     if lost > RACE_LIMIT:
                         raise
-                    clock.sleep(random.uniform(0.0005, 0.002 * lost))
+                    clock.sleep(jitter.uniform(0.0005, 0.002 * lost))
                 elif not (isinstance(cause, pg.Error) and passes(cause, reached=self._reached) and self._patient()):
                     raise
             else:
@@ -308,7 +334,7 @@ class PostgresDriver:
         silent = now - self._silent_since
         if silent > OUTAGE_LIMIT:
             return False
-        clock.sleep(random.uniform(0.02, min(0.5, 0.05 + silent / 8)))
+        clock.sleep(jitter.uniform(0.02, min(0.5, 0.05 + silent / 8)))
         return True
 
     def in_transaction(self, connection: psycopg.Connection[Any]) -> bool:
@@ -336,7 +362,7 @@ class PostgresDriver:
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
-    def end_listening(self) -> None:
+    def closing(self) -> None:
         """Close the connection that listens for news, when there is one; it is opened again at the next wait."""
         listener, self.listener = self.listener, None
         if listener is not None:
@@ -345,6 +371,10 @@ class PostgresDriver:
     def translate(self, error: BaseException) -> BaseException:
         """Our typed error for one of the driver's; anything else unchanged."""
         return translate(error, self.display)
+
+    def blame_the_schema(self, error: BaseException) -> BaseException:
+        """Nothing more: the server says itself what is missing."""
+        return error
 
 
 def _connect_arguments(target: str, dialect: Any) -> dict[str, Any]:
@@ -356,9 +386,10 @@ def _connect_arguments(target: str, dialect: Any) -> dict[str, Any]:
     scheme, rest = target.split("://", 1)
     if scheme.split("+")[1:] not in ([], ["psycopg"]):
         raise ValueError(f"{scheme}:// is not supported; write postgresql+psycopg://USER@HOST/DATABASE")
-    try:
-        _, arguments = dialect.create_connect_args(make_url(f"postgresql+psycopg://{rest}"))
-    except ArgumentError as error:
-        raise ValueError("not a database URL; write postgresql+psycopg://USER@HOST/DATABASE") from error
+    _, arguments = dialect.create_connect_args(make_url(f"postgresql+psycopg://{rest}"))
     found: dict[str, Any] = arguments
+    try:
+        make_conninfo(**found)
+    except pg.ProgrammingError as error:
+        raise ValueError(f"not a database URL: {str(error).strip()}") from None
     return found

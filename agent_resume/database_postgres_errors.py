@@ -6,15 +6,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from . import errors
+from .schema import PG_SCHEMA
 
 try:
-    from psycopg import Connection
+    from psycopg import Connection, __version__
     from psycopg import errors as pg
+    from psycopg.conninfo import make_conninfo
     from psycopg.pq import TransactionStatus
+    from psycopg.pq import __impl__ as pq_implementation
+    from psycopg.pq import version as libpq_version
 except ImportError as error:
     raise ImportError("a PostgreSQL store needs psycopg 3: pip install 'agent-resume[postgres]'") from error
 
-__all__ = ["RACES", "TransactionStatus", "connect", "passes", "pg", "translate"]
+__all__ = ["RACES", "TransactionStatus", "connect", "library", "make_conninfo", "passes", "pg", "translate"]
 
 
 class _Line(Connection[Any]):
@@ -26,16 +30,25 @@ class _Line(Connection[Any]):
 
 
 connect = _Line.connect
+library: Final = f"psycopg {__version__} ({pq_implementation}, libpq {libpq_version() // 10000})"
 
 #: Errors of an operation that met another one: executed again, it sees what that one did.
 RACES: Final = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
-# The server is going, coming back, or full of others.
+# The server is going, coming back, or full of others: as errors, and as what it says to one who connects.
 _PASSING: Final = (
     pg.AdminShutdown,
     pg.CrashShutdown,
     pg.CannotConnectNow,
     pg.TooManyConnections,
     pg.IdleSessionTimeout,
+)
+
+
+_PASSING_WORDS: Final = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+#: What a user needs there.
+_GRANTS: Final = (
+    f"GRANT it CREATE on the database once, or USAGE on the schema {PG_SCHEMA} and SELECT, INSERT, UPDATE, DELETE on all "
+    "that is in it"
 )
 
 
@@ -51,7 +64,14 @@ def passes(error: pg.Error, *, reached: bool) -> bool:
     if error.sqlstate is not None or not isinstance(error, pg.OperationalError):
         return False
     # Without a code the message came from this side of the line: refused, timed out, closed unexpectedly.
-    return reached or "starting up" in str(error) or "recovery" in str(error)
+    return reached or any(words in str(error) for words in _PASSING_WORDS)
+
+
+def _turned_away(error: pg.Error) -> bool:
+    """Whether a server answered, and let nobody in: psycopg has no codes for that."""
+    text = str(error)
+    # A server's message begins with its severity, a colon and two spaces, in whatever language.
+    return (":  " in text or "password" in text) and not any(words in text for words in _PASSING_WORDS)
 
 
 def translate(error: BaseException, display: str) -> BaseException:
@@ -67,10 +87,10 @@ def translate(error: BaseException, display: str) -> BaseException:
     code = error.sqlstate or ""
     if not code and isinstance(error, pg.DataError):
         return errors.StoreUnavailable(display, "a text with a NUL character cannot be stored there", "leave it out")
+    if not code and _turned_away(error):
+        return errors.StoreUnavailable(display, _first_line(error), "look at the URL's user, password and database")
     if not code or code.startswith("08") or isinstance(error, _PASSING):
         return errors.StoreUnavailable(display, _first_line(error), "look whether the server runs and can be reached")
-    if code.startswith(("28", "3D")):
-        return errors.StoreUnavailable(display, _first_line(error), "look at the URL's user, password and database")
     return errors.StoreUnavailable(display, _first_line(error), "nothing was written; report this")
 
 
@@ -86,8 +106,26 @@ _MEANINGS: Final[tuple[tuple[Any, Callable[[str], errors.StoreError]], ...]] = (
     ),
     (RACES, lambda where: errors.StoreBusy(where, seconds=1.0, why="other writers were faster again and again")),
     (pg.DiskFull, errors.StoreFull),
-    (pg.ReadOnlySqlTransaction, lambda where: errors.StoreReadOnly(where, "this server may only be read")),
-    (pg.InsufficientPrivilege, lambda where: errors.StoreReadOnly(where, "this user may not do that there")),
-    ((pg.DataCorrupted, pg.IndexCorrupted), lambda where: errors.StoreDamaged(where, "the server found damaged data")),
-    ((pg.UndefinedTable, pg.InvalidSchemaName), errors.StoreMoved),
+    (
+        pg.ReadOnlySqlTransaction,
+        lambda where: errors.StoreReadOnly(where, "this server may only be read", "name the one that may be written"),
+    ),
+    (
+        pg.InsufficientPrivilege,
+        lambda where: errors.StoreReadOnly(where, "this user may not do that there", _GRANTS),
+    ),
+    (
+        (pg.DataCorrupted, pg.IndexCorrupted),
+        lambda where: errors.StoreDamaged(
+            where, "the server found damaged data", "restore the database from a back-up"
+        ),
+    ),
+    (
+        (pg.UndefinedTable, pg.InvalidSchemaName),
+        lambda where: errors.StoreMoved(
+            where,
+            f"a table of its schema {PG_SCHEMA} is missing; nothing was written. "
+            "Restore it from a back-up (agent-resume doctor names what is missing)",
+        ),
+    ),
 )

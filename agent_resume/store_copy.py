@@ -120,7 +120,9 @@ def copy(
         tell: called with each run's id and ``"copied"`` or ``"present"``.
 
     Raises:
-        ImportConflict: the target has another run of that id.
+        ImportConflict: the target has another run of an id, or another state of that run. Every other run was copied;
+            when there are several such, the error's notes say which.
+        InvalidName: likewise of a run that an earlier version stored with a name too long, or with a NUL.
         StoreDamaged: what was read back is not what was copied.
         StoreError: one of the two cannot be used.
     """
@@ -128,16 +130,26 @@ def copy(
     done = {"copied": 0, "present": 0}
     live: list[str] = []
     ids: list[str] = []
+    trouble: list[errors.AgentResumeError] = []
     for run_id, owner, known in _runs(source, target):
         if owner is not None and source.owner.judge(owner) != "dead":
             live.append(run_id)
-        counted, what = _copy_run(source, target, run_id, on_conflict, known)
+        try:
+            counted, what = _copy_run(source, target, run_id, on_conflict, known)
+        except (errors.ImportConflict, errors.InvalidName) as error:
+            trouble.append(error)  # this run's alone
+            continue
         sums.add(counted)
         done[what] += 1
         ids.append(run_id)
         if tell is not None:
             tell(run_id, what)
     _verify(target, ids, sums)
+    if trouble:
+        trouble[0].add_note(f"{len(ids)} runs are there, {len(trouble)} were not copied")
+        for other in trouble[1:]:
+            trouble[0].add_note(str(other))
+        raise trouble[0]
     rows = sums.rows
     return CopyReport(
         done["copied"], done["present"], rows["step"], rows["event"], rows["pause"], sums.checksum(), tuple(live)
@@ -173,7 +185,9 @@ def _copy_run(
             if found is not None and found.digest() == present.digest():
                 return found, "present"
             if on_conflict == "fail":
-                raise errors.ImportConflict(run_id, why="the target has another run of this id")
+                why = "the target's run of this id is another state of it, or another run"
+                hint = "every run that could be copied was; copy again with --on-conflict replace"
+                raise errors.ImportConflict(run_id, why=why, hint=hint)
         try:
             with source.database.snapshot() as tx:
                 counted = _Counted(store_dump.dump(tx, run_id))

@@ -201,10 +201,9 @@ class Server:
             database,
         )
         ours = ("owners", "runs", "steps", "events", "pauses")
-        found = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'agent_resume'", database)
-        for (table,) in found:
-            if table not in (*ours, "agent_resume_schema"):  # a test's own, made through run.transaction
-                self.execute(f'DROP TABLE agent_resume."{table}" CASCADE', database)
+        # A test's own, made through run.transaction.
+        for (table,) in self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database):
+            self.execute(f'DROP TABLE public."{table}" CASCADE', database)
         tables = ", ".join(f"agent_resume.{table}" for table in ours)
         self.execute(f"TRUNCATE {tables} RESTART IDENTITY", database)
 

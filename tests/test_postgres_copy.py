@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -160,3 +161,42 @@ def _shorten() -> Any:
     from agent_resume.schema import steps
 
     return update(steps).where(steps.c.key == "one").values(output="null").returning(steps.c.id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE steps SET key = hex(randomblob(1500)) WHERE run_id = 2", "INSERT INTO pauses (run_id, name, kind, reason) "
+     "VALUES (2, 'q', 'pause', 'a' || char(0) || 'b')"],
+)  # fmt: skip
+def test_a_run_that_the_target_cannot_hold_is_named_and_the_others_are_copied(
+    postgres_url: str, tmp_path: Path, change: str
+) -> None:
+    import sqlite3
+
+    with Store(tmp_path / "a.db") as source:
+        for name in ("one", "two", "three"):
+            agent_run("agent", lambda run: run.record("a", 1), db=source, run_id=name)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as plain:
+        plain.execute(change)
+        plain.commit()
+    with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+        for _ in range(2):
+            with pytest.raises(errors.InvalidName, match="of run 'two'"):
+                store_copy.copy(source, target)
+        assert {run.id for run in target.list_runs()} == {"one", "three"}
+
+
+def test_a_run_that_went_on_does_not_keep_the_others_from_being_copied(postgres_url: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+        for name in ("one", "two"):
+            with Checkpoint(name, db=source) as run:
+                run.record("a", 1)
+        store_copy.copy(source, target)
+        with Checkpoint("one", db=source) as run:
+            run.record("b", 2)
+        with Checkpoint("three", db=source) as run:
+            run.record("a", 1)
+        with pytest.raises(errors.ImportConflict, match=r"'one'.*--on-conflict replace"):
+            store_copy.copy(source, target)
+        assert {run.id for run in target.list_runs()} == {"one", "two", "three"}
+        assert store_copy.copy(source, target, on_conflict="replace").copied == 1

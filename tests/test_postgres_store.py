@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import multiprocessing
 import threading
 import time
@@ -457,6 +459,16 @@ def test_an_import_whose_connection_broke_is_refused_not_halved(postgres_url: st
             assert target.import_run(dump).action == "identical"
 
 
+def test_an_import_whose_commit_got_no_answer_is_settled_by_looking(postgres_url: str, tmp_path: Any) -> None:
+    with Checkpoint("r", db=tmp_path / "a.db") as run:
+        run.record("a", 1)
+    with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+        target.database.ensure_writable()
+        with source.dump_run("r") as dump, Cut(target, after=True):
+            assert target.import_run(dump).action == "imported"
+        assert [found.id for found in target.list_runs()] == ["r"]
+
+
 def test_a_write_without_its_schema_is_refused(postgres_url: str) -> None:
     with Checkpoint("r", db=postgres_url) as run:
         run.record("a", 1)
@@ -477,3 +489,237 @@ def test_a_connection_that_is_dropped_open_is_ended_without_a_warning(postgres_u
         deadline = time.monotonic() + 10
         while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (process,)).fetchone():
             assert time.monotonic() < deadline
+
+
+def test_the_schema_cannot_be_seen_without_its_grant_and_the_message_says_so(postgres: Any, postgres_url: str) -> None:
+    with Checkpoint("r", db=postgres_url) as run:
+        run.record("a", 1)
+    rows(postgres_url, "DROP ROLE IF EXISTS nobody_special")
+    rows(postgres_url, "CREATE ROLE nobody_special LOGIN")
+    reader = postgres_url.replace("postgres@", "nobody_special@")
+    with pytest.raises(errors.StoreReadOnly, match="GRANT"), Store(reader) as store:
+        list(store.list_runs())
+    rows(postgres_url, "GRANT USAGE ON SCHEMA agent_resume TO nobody_special")
+    rows(postgres_url, "GRANT SELECT ON ALL TABLES IN SCHEMA agent_resume TO nobody_special")
+    with Store(reader) as store:
+        assert [found.id for found in store.list_runs()] == ["r"]
+        with pytest.raises(errors.StoreReadOnly, match="GRANT"):
+            store.database.ensure_writable()
+            agent_run("j", int, db=store)
+
+
+@pytest.mark.parametrize(
+    "made", ["", "CREATE VIEW agent_resume.theirs AS SELECT 1", "CREATE SEQUENCE agent_resume.theirs"]
+)
+def test_tables_that_cannot_be_made_are_a_typed_error(postgres: Any, postgres_url: str, made: str) -> None:
+    rows(postgres_url, "DROP ROLE IF EXISTS maker")
+    rows(postgres_url, "CREATE ROLE maker LOGIN")
+    rows(postgres_url, "CREATE SCHEMA agent_resume")
+    rows(postgres_url, "GRANT USAGE ON SCHEMA agent_resume TO maker")
+    if made:
+        rows(postgres_url, made)
+    expected = errors.StoreDamaged if made else errors.StoreReadOnly
+    with pytest.raises(expected), Store(postgres_url.replace("postgres@", "maker@")) as store:
+        store.database.ensure_writable()
+
+
+def test_tables_without_their_revision_are_left_alone(postgres_url: str) -> None:
+    with Store(postgres_url) as store:
+        store.database.ensure_writable()
+    rows(postgres_url, f"DELETE FROM {schema.VERSION_TABLE}")
+    with pytest.raises(errors.StoreDamaged, match="revision"), Store(postgres_url) as store:
+        store.database.ensure_writable()
+
+
+def test_a_line_lost_while_the_tables_are_made_is_replaced(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_resume import migrate
+
+    run_revisions, cuts = migrate._run_revisions, []
+
+    def breaking(driver: Any, connection: Any) -> None:
+        if not cuts:
+            cuts.append(cut(postgres_url))
+        run_revisions(driver, connection)
+
+    monkeypatch.setattr(migrate, "_run_revisions", breaking)
+    with Store(postgres_url) as store:
+        store.database.ensure_writable()
+    assert cuts == [1]
+
+
+def test_an_encoding_that_cannot_hold_every_text_is_refused_before_anything_is_made(postgres: Any) -> None:
+    postgres.execute("DROP DATABASE IF EXISTS latin")
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    with pytest.raises(errors.StoreUnavailable, match="LATIN1"), Store(postgres.url("latin")) as store:
+        store.database.ensure_writable()
+    assert rows(postgres.url("latin"), "SELECT count(*) FROM pg_namespace WHERE nspname = 'agent_resume'") == [(0,)]
+    postgres.drop_database("latin")
+
+
+@pytest.mark.parametrize(
+    ("rest", "shown"),
+    [
+        ("u:secr/et@h/d", "u:***@h/d"),
+        ("u:secr%2Fet@h:5/d?host=/a/b", "u:***@h:5/d?host=/a/b"),
+        ("u:?secret@h/d", "u:***@h/d"),
+        ("u@h/d?password=sec/ret&user=x", "u@h/d?password=***&user=x"),
+        ("u@h/d?pass%77ord=secret", "u@h/d?password=***"),
+        ("u@h/d?host=/a/b", "u@h/d?host=/a/b"),
+    ],
+)
+def test_no_form_of_a_password_is_shown(rest: str, shown: str) -> None:
+    assert resolve(f"postgresql+psycopg://{rest}").display == f"postgresql+psycopg://{shown}"
+
+
+@pytest.mark.parametrize(
+    "rest", ["u:se/cr@et@h/d", "u:secret@h:xx/d", "u:secret@h/d?foo=bar", "u:secret@h/d?autocommit=1"]
+)
+def test_what_is_no_url_is_refused_and_not_quoted(rest: str) -> None:
+    with pytest.raises(ValueError, match="not a database URL") as caught:
+        Store(f"postgresql+psycopg://{rest}")
+    assert "secret" not in str(caught.value)
+    assert "et@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("user", "database"), [("postgres", "nowhere"), ("nowhere", "postgres")])
+def test_who_is_turned_away_is_told_what_to_look_at(postgres: Any, user: str, database: str) -> None:
+    with pytest.raises(errors.StoreUnavailable, match=r"nowhere.*look at the URL's user, password and database"):
+        Store(postgres.url(database).replace("postgres@", f"{user}@")).database.ensure_writable()
+
+
+# -- run.transaction -------------------------------------------------------------------------------------------------
+
+
+def _execute(*statements: str) -> Callable[[Any], None]:
+    def fn(connection: Any) -> None:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+    return fn
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_transaction_begins_on_a_new_line_when_the_old_one_broke(postgres_url: str, after: bool) -> None:
+    with Store(postgres_url) as store, Checkpoint("r", db=store) as run:
+        run.record("a", 1)
+        with Cut(store, after=after):
+            assert run.transaction("cut at its claim", lambda connection: 1) == 1
+        begin = store.database.driver.begin
+
+        def cut_first(connection: Any, execute: Any) -> None:
+            del store.database.driver.begin
+            cut(postgres_url)
+            begin(connection, execute)
+
+        store.database.driver.begin = cut_first
+        assert run.transaction("cut at its begin", lambda connection: 2) == 2
+    assert rows(postgres_url, "SELECT status, attempts FROM steps") == [("completed", 1)] * 3
+
+
+def test_nothing_that_a_transactions_function_set_stays(postgres_url: str) -> None:
+    with Checkpoint("r", db=postgres_url) as run:
+        run.transaction(
+            "t",
+            _execute(
+                "SET default_transaction_read_only TO on", "SET search_path TO public", "SET statement_timeout TO '9s'",
+                "CREATE TEMP TABLE runs (x int)", "SET ROLE pg_monitor",
+            ),
+        )  # fmt: skip
+        assert run.step("after", lambda: 1) == 1
+    assert rows(postgres_url, "SELECT key, status FROM steps ORDER BY seq") == [
+        ("t", "completed"),
+        ("after", "completed"),
+    ]
+
+
+def test_names_in_a_transaction_mean_what_they_mean_to_the_user(postgres_url: str) -> None:
+    rows(postgres_url, "CREATE TABLE public.orders (x int)")
+    rows(postgres_url, "CREATE TABLE public.steps (x int)")
+    with Checkpoint("r", db=postgres_url) as run:
+        run.transaction(
+            "t", _execute("INSERT INTO orders VALUES (1)", "INSERT INTO steps VALUES (2)", "SELECT * FROM runs")
+        )
+        run.transaction("u", _execute("CREATE TABLE mine (x int)"))
+    assert rows(postgres_url, "SELECT x FROM public.orders") == [(1,)]
+    assert rows(postgres_url, "SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") == [("public",)]
+
+
+def test_an_error_of_sql_that_was_caught_is_no_error_of_the_store(postgres_url: str) -> None:
+    def swallows(connection: Any) -> int:
+        with contextlib.suppress(Exception):
+            connection.exec_driver_sql("SELECT 1/0")
+        return 1
+
+    def goes_back(connection: Any) -> int:
+        swallows(connection)
+        connection.rollback()
+        return 2
+
+    with Checkpoint("r", db=postgres_url) as run:
+        with pytest.raises(errors.InvalidTransition, match="rollback"):
+            run.transaction("t", swallows)
+        assert run.transaction("t", goes_back) == 2
+
+
+def test_limits_of_the_server_on_idle_transactions_do_not_end_ours(postgres: Any, postgres_url: str) -> None:
+    name = postgres_url.rpartition("/")[2]
+    for setting in ("idle_in_transaction_session_timeout", "transaction_timeout"):
+        postgres.execute(f"ALTER DATABASE {name} SET {setting} = '200ms'")
+    with Checkpoint("r", db=postgres_url) as run:
+        assert run.transaction("t", lambda connection: time.sleep(0.5) or 1) == 1
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_doctor_looks_at_the_server_and_names_what_is_missing(postgres_url: str, command: Any) -> None:
+    def topics(*args: str) -> tuple[int, dict[str, dict[str, str]]]:
+        code, out, _ = command("doctor", "--json", "--db", postgres_url, *args)
+        return code, {finding["topic"]: finding for finding in json.loads(out)}
+
+    code, found = topics()
+    assert (code, found["store"]["level"]) == (0, "note")
+    with Checkpoint("r", db=postgres_url) as run:
+        run.record("a", 1)
+    code, found = topics()
+    assert code == 0
+    assert {finding["level"] for finding in found.values()} == {"ok"} or found["runs"]["level"] == "note"
+    assert {"driver", "server", "schema", "tables", "size", "clocks", "runs"} <= set(found)
+    assert "psycopg" in found["driver"]["text"]
+    rows(postgres_url, "DROP TABLE events CASCADE")
+    code, found = topics()
+    assert (code, found["tables"]["level"], found["tables"]["text"]) == (1, "problem", "table events is missing")
+    assert command("doctor", "--db", postgres_url.replace("postgres@", "nowhere@"))[0] == 1
+
+
+def test_sql_reads_a_server_too(postgres_url: str, command: Any) -> None:
+    assert command("sql", "SELECT 1", "--db", postgres_url)[0] == 6
+    with Checkpoint("r", db=postgres_url) as run:
+        run.step("a", lambda: {"x": "100%"}, meta={"inputTokens": 5})
+    query = (
+        "SELECT key, input_tokens, output::jsonb AS o FROM step_timeline t JOIN steps USING (key) WHERE t.run_id = :run"
+    )
+    code, out, err = command("sql", query, "-p", "run=r", "--json", "--db", postgres_url)
+    assert code == 0, err
+    assert json.loads(out) == [{"key": "a", "input_tokens": 5, "o": '{"x": "100%"}'}]
+    code, out, _ = command("sql", "--schema", "--json", "--db", postgres_url)
+    assert {"runs", "steps", "step_timeline"} <= {entry["name"] for entry in json.loads(out)}
+    code, _, err = command("sql", "SELECT nope FROM runs", "--db", postgres_url)
+    assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM runs", "SELECT 1; COMMIT; DELETE FROM runs", "COMMIT; DELETE FROM runs", "EXPLAIN ANALYZE DELETE FROM runs",
+        "WITH x AS (DELETE FROM runs RETURNING 1) SELECT * FROM x", "COPY runs TO '/tmp/agent-resume-elsewhere'",
+        "SELECT set_config('transaction_read_only', 'off', false)", "SET default_transaction_read_only TO off",
+    ],
+)  # fmt: skip
+def test_sql_changes_nothing_on_a_server(postgres_url: str, command: Any, statement: str) -> None:
+    with Checkpoint("r", db=postgres_url) as run:
+        run.record("a", 1)
+    for parameters in ((), ("-p", "run=r")):
+        code, out, err = command("sql", statement, *parameters, "--db", postgres_url)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+    assert rows(postgres_url, "SELECT id FROM runs") == [("r",)]

@@ -64,3 +64,38 @@ async def test_coroutines_have_it_too(db):
         make = "CREATE TABLE ledger (word TEXT)"
         await run.transaction("make", lambda connection: connection.exec_driver_sql(make) and None)
         assert await run.transaction("a", lambda connection: add(connection, "a")) == "a"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        "end",
+        "/* a /* b */ */ Rollback",
+        "-- a\nCOMMIT",
+        "SELECT ';'; COMMIT",
+        "RELEASE SAVEPOINT agent_resume_lent",
+    ],
+)
+@pytest.mark.parametrize("raw", [False, True])
+def test_no_statement_ends_it(run, statement, raw):
+    def fn(connection):
+        add(connection, "a")
+        if raw:
+            connection.connection.cursor().execute(statement)
+        else:
+            connection.exec_driver_sql(statement)
+
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"authorized|is refused|syntax|one statement"):
+            run.transaction("t", fn)
+    assert words(run, "look") == []
+
+
+@pytest.mark.parametrize("text", ["commit", "it's; commit", 'a"; end', "$$; commit"])
+def test_words_in_values_end_nothing(run, text):
+    def fn(connection):
+        connection.exec_driver_sql("INSERT INTO ledger VALUES ('{}')".format(text.replace("'", "''")))
+
+    run.transaction("t", fn)
+    assert words(run, "look") == [text]
