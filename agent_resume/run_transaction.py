@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import clock, errors, faults, run_context, store_index, store_sql, store_steps
+from . import clock, errors, faults, run_context, run_usage, store_index, store_sql, store_steps
 from .models import StepEvent
+from .run_attempt import fail_flow, store_result
 from .run_context import StepContext
 from .run_core import RunCore
 from .run_effects import Do, Flow, Outcome, Raised, Read
 from .run_options import StepSpec
-from .run_steps import fail_flow, store_result
-from .store_steps import Attempt, Claim
+from .store_claim import Claim
+from .store_steps import Attempt
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -63,7 +64,7 @@ def attempt_here(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
         encoded, fresh = outcome.value
         core.remember(spec, claim, encoded)
         if core.tells:
-            core.tell(StepEvent("done", core.run_id, spec.key, duration_ms=ms, result=fresh))
+            core.tell_result("done", spec.key, lambda: core.decode(spec.key, encoded.format, encoded.text), ms)
         return fresh
     if not isinstance(outcome.error, Exception) and (yield Read(store_steps.is_completed, (attempt,))):
         return Raised(outcome.error)  # interrupted after its commit
@@ -75,21 +76,29 @@ def _in_our_transaction(core: RunCore, spec: StepSpec, context: StepContext, att
 
     limit = store_transaction.TRANSACTION_LIMIT
 
-    def refusal() -> BaseException:
-        return errors.StepTimeout(core.run_id, spec.key, limit)
+    def refusal(expired: bool) -> BaseException:
+        if expired:
+            return errors.StepTimeout(
+                core.run_id, spec.key, limit, hint="do the slow part before, in a step of its own"
+            )
+        return errors.InvalidTransition(
+            core.run_id, status=f"past the transaction of step {spec.key!r}", action="use its connection",
+            hint="it ended with the function, or by a statement or an error that rolls back (an error of SQL that is "
+            "caught wants connection.rollback()); a statement that would end it is refused",
+        )  # fmt: skip
 
     database = core.store.database
     started = clock.monotonic()
     try:
-        with database.held() as tx:
-            # Lost or taken over since the claim: known before the function is called.
-            store_sql.look(tx, core.where)
-            with store_transaction.lend(tx, refusal, limit) as connection:
+        # Lost or taken over since the claim: known before the function is called.
+        with database.held(store_sql.look, core.where) as tx:
+            with store_transaction.lend(tx, refusal, limit, database.driver.lending) as connection:
                 value = _call(spec, context, database, connection)
                 encoded, fresh = core.codec.settle(value, key=spec.key, returns=spec.returns, hint=spec.fn)
             faults.at("after-return")
             ms = round((clock.monotonic() - started) * 1000)
-            store_steps.complete(tx, core.where, attempt, encoded, ms, core.meta_text(spec.key, spec.meta))
+            meta = core.meta_text(spec.key, run_usage.merged(value, spec.meta))
+            store_steps.complete(tx, core.where, attempt, encoded, ms, meta)
     except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
         return Outcome(error=error)
     return Outcome((encoded, fresh))
@@ -128,10 +137,10 @@ def attempt_elsewhere(core: RunCore, spec: StepSpec, claim: Claim, engine: Engin
 
 
 def _in_their_transaction(core: RunCore, spec: StepSpec, context: StepContext, engine: Engine) -> Outcome:
-    from . import store_transaction
+    from . import store_transaction_elsewhere
 
     assert core.row is not None  # the run was entered before its step was claimed
-    completion = store_transaction.Completion(core.run_id, core.row.created_at, spec.key, context.attempt)
+    completion = store_transaction_elsewhere.Completion(core.run_id, core.row.created_at, spec.key, context.attempt)
 
     def call(connection: Connection) -> tuple[Any, Any]:
         value = _call(spec, context, None, connection)
@@ -147,7 +156,7 @@ def _in_their_transaction(core: RunCore, spec: StepSpec, context: StepContext, e
         )  # fmt: skip
 
     try:
-        made = store_transaction.complete_elsewhere(engine, completion, call, acknowledged, refusal)
+        made = store_transaction_elsewhere.complete_elsewhere(engine, completion, call, acknowledged, refusal)
     except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
         return Outcome(error=error)
     if isinstance(made, tuple):

@@ -1,39 +1,36 @@
 """Lending a database connection to ``run.transaction``'s function, so that it cannot end the transaction it is in.
 
 On the run's own database the function gets a SQLAlchemy connection over the store's write connection. Its commit and
-rollback work on a savepoint, ``close`` does nothing, and a raw COMMIT is refused. After the time limit everything is
-rolled back from another thread, so that a function that hangs does not hold the write lock.
-
-In a database of the user's own, a small table there says which steps are complete.
+rollback work on a savepoint, ``close`` does nothing, and a raw COMMIT is refused: by SQLite itself, and on a server by
+looking at each statement before it is sent. After the time limit everything is rolled back from another thread, so
+that a function that hangs does not hold the write lock.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, Text, create_engine, event
-from sqlalchemy import delete as sql_delete
-from sqlalchemy import insert as sql_insert
-from sqlalchemy import inspect as sql_inspect
-from sqlalchemy import select as sql_select
-from sqlalchemy import update as sql_update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
-from . import clock, ownership
-from .codec import Encoded
+from . import ownership
 from .database_sql import Tx
+from .store_transaction_text import ending_in
 
 #: Longest time that the function may hold the write lock, in s: well below a lease, since nothing beats meanwhile.
 TRANSACTION_LIMIT = ownership.LEASE / 3
 
 _SAVEPOINT = "agent_resume_lent"
+#: psycopg's TransactionStatus: none is open; one that an error has ended.
+_IDLE, _FAILED = 0, 3
+#: Methods of psycopg's cursors that take a statement.
+_EXECUTING = ("execute", "executemany", "stream", "copy")
+#: Methods of sqlite3's cursors that go into SQLite; the first three are a connection's too.
+_ENTERING = ("execute", "executemany", "executescript", "fetchone", "fetchmany", "fetchall", "close", "__next__")
 
 
 class Borrowed:
@@ -42,29 +39,51 @@ class Borrowed:
     Args:
         connection: the driver's connection, inside a transaction.
         limit: seconds until it is taken back.
-        refusal: makes the error for a use after that.
+        refusal: makes the error for a use after that; whether the time was over is its argument.
+        settings: what is said before it is lent, and once it was given back; None where a connection has no settings
+            that a function could change.
     """
 
-    def __init__(self, connection: Any, limit: float, refusal: Callable[[], BaseException]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        limit: float,
+        refusal: Callable[[bool], BaseException],
+        settings: tuple[str, str] | None,
+    ) -> None:
         self._connection = connection
         self._refusal = refusal
+        self._settings = settings
         self._lock = threading.Lock()
+        # SQLite's own lock and Python's are waited for in either order: one thread asks for permission in the middle of a
+        # statement, another reads an error's text. Two threads inside SQLite at once would wait for each other for ever.
+        self._turn = threading.RLock()
         self._ended = False
         self._trusted = False
         self.expired = False
         self._timer = threading.Timer(limit, self._expire)
         self._timer.daemon = True
+        if settings is not None:
+            self._run(settings[0])
         self._run(f"SAVEPOINT {_SAVEPOINT}")
         if isinstance(connection, sqlite3.Connection):
             connection.set_authorizer(self._authorize)
+            self._cursors = _waiting_cursor(self._turn)
+        else:
+            self._cursors = connection.cursor_factory
+            connection.cursor_factory = _guarded_cursor(self._cursors, self._refuse_an_ending)
         self._timer.start()
 
     def __getattr__(self, name: str) -> Any:
+        if name in _ENTERING[:3] and isinstance(self._connection, sqlite3.Connection):
+            return getattr(self.cursor(), name)
         return getattr(self._connection, name)
 
     def cursor(self, *args: Any, **named: Any) -> Any:
         """A cursor, while the connection is lent."""
         self._refuse_if_over()
+        if isinstance(self._connection, sqlite3.Connection):
+            return self._connection.cursor(self._cursors)
         return self._connection.cursor(*args, **named)
 
     def commit(self) -> None:
@@ -84,20 +103,34 @@ class Borrowed:
 
     def _refuse_if_over(self) -> None:
         if self._ended or self.expired:
-            raise self._refusal()
-        if isinstance(self._connection, sqlite3.Connection) and not self._connection.in_transaction:
+            raise self._refusal(self.expired)
+        if isinstance(self._connection, sqlite3.Connection):
             # SQLite ends a transaction by itself after some errors (disk full); the next statement would autocommit.
-            raise self._refusal()
+            over = not self._connection.in_transaction
+        else:
+            over = self._connection.info.transaction_status == _IDLE
+        if over:
+            raise self._refusal(False)
+
+    def _refuse_an_ending(self, statement: Any) -> None:
+        if self._trusted:
+            return
+        if isinstance(statement, bytes):
+            statement = statement.decode("utf-8", "replace")
+        text = statement if isinstance(statement, str) else statement.as_string(self._connection)
+        if ending_in(text) is not None or _SAVEPOINT in text.lower():
+            raise self._refusal(False)
 
     def _run(self, *statements: str) -> None:
-        self._trusted = True
-        try:
-            cursor = self._connection.cursor()
-            for statement in statements:
-                cursor.execute(statement)
-            cursor.close()
-        finally:
-            self._trusted = False
+        with self._turn:
+            self._trusted = True
+            try:
+                cursor = self._connection.cursor()
+                for statement in statements:
+                    cursor.execute(statement)
+                cursor.close()
+            finally:
+                self._trusted = False
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: Any) -> int:
         if self._trusted:
@@ -114,10 +147,12 @@ class Borrowed:
             if self._ended:
                 return
             self.expired = True
-            with contextlib.suppress(Exception):
-                if isinstance(self._connection, sqlite3.Connection):
-                    self._connection.interrupt()
-                else:
+            if isinstance(self._connection, sqlite3.Connection):
+                while not self._turn.acquire(timeout=0.02):
+                    self._connection.interrupt()  # again: a statement that is about to begin does not hear of it
+                self._turn.release()
+            else:
+                with contextlib.suppress(Exception):
                     self._connection.cancel()
             with contextlib.suppress(Exception):
                 self._run("ROLLBACK")
@@ -126,14 +161,16 @@ class Borrowed:
         """The function has returned: nothing more comes through this object.
 
         Raises:
-            BaseException: ``refusal()``, when the time was over or the transaction has ended.
+            BaseException: ``refusal(…)``, when the time was over or the transaction has ended.
         """
         self._timer.cancel()
         with self._lock:
-            if self.expired:
-                raise self._refusal()
             self._refuse_if_over()
+            if self._settings is not None and self._connection.info.transaction_status == _FAILED:
+                raise self._refusal(False)  # an error of SQL that the function caught has undone everything
             self._run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            if self._settings is not None:
+                self._run(self._settings[1])
             self._ended = True
 
     def let_go(self) -> None:
@@ -143,6 +180,38 @@ class Borrowed:
             self._ended = True
             if isinstance(self._connection, sqlite3.Connection):
                 self._connection.set_authorizer(None)
+            else:
+                self._connection.cursor_factory = self._cursors
+
+
+def _waiting_cursor(turn: threading.RLock) -> type[sqlite3.Cursor]:
+    """A class of sqlite3's cursors that wait for their turn before they go into SQLite."""
+
+    def waiting(name: str) -> Callable[..., Any]:
+        plain = getattr(sqlite3.Cursor, name)
+
+        def enter(cursor: Any, *args: Any, **named: Any) -> Any:
+            with turn:
+                return plain(cursor, *args, **named)
+
+        return enter
+
+    return type("WaitingCursor", (sqlite3.Cursor,), {name: waiting(name) for name in _ENTERING})
+
+
+def _guarded_cursor(base: Any, check: Callable[[Any], None]) -> Any:
+    """A class of psycopg's cursors whose statements are looked at first."""
+
+    def guarded(name: str) -> Callable[..., Any]:
+        plain = getattr(base, name)
+
+        def execute(cursor: Any, statement: Any, *args: Any, **named: Any) -> Any:
+            check(statement)
+            return plain(cursor, statement, *args, **named)
+
+        return execute
+
+    return type("GuardedCursor", (base,), {name: guarded(name) for name in _EXECUTING})
 
 
 class LentConnection(Connection):
@@ -157,13 +226,19 @@ class LentConnection(Connection):
 
 
 @contextlib.contextmanager
-def lend(tx: Tx, refusal: Callable[[], BaseException], limit: float = TRANSACTION_LIMIT) -> Iterator[Connection]:
+def lend(
+    tx: Tx, refusal: Callable[[bool], BaseException], limit: float, settings: tuple[str, str] | None
+) -> Iterator[Connection]:
     """A SQLAlchemy connection on the store's write connection, inside its open transaction.
 
+    Args:
+        limit: seconds until it is taken back.
+        settings: the driver's ``lending``.
+
     Raises:
-        BaseException: ``refusal()``, when it was kept for longer than ``limit`` seconds.
+        BaseException: ``refusal(True)``, when it was kept for longer than ``limit`` seconds.
     """
-    borrowed = Borrowed(tx.connection, limit, refusal)
+    borrowed = Borrowed(tx.connection, limit, refusal, settings)
     connection: LentConnection | None = None
     try:
         engine = _engine(tx.dialect, borrowed)
@@ -172,7 +247,7 @@ def lend(tx: Tx, refusal: Callable[[], BaseException], limit: float = TRANSACTIO
         borrowed.take_back()
     except BaseException:
         if borrowed.expired:
-            raise refusal() from None
+            raise refusal(True) from None
         raise
     finally:
         borrowed.let_go()
@@ -187,116 +262,3 @@ def _engine(dialect: str, borrowed: Borrowed) -> Engine:
     return create_engine(
         "postgresql+psycopg://", creator=lambda: borrowed, poolclass=StaticPool, use_native_hstore=False
     )
-
-
-# -- a database of the user's own ------------------------------------------------------------------------------------
-
-_completions = Table(
-    "agent_resume_completions",
-    MetaData(),
-    Column("id", String(64), primary_key=True),  # digest of the run, its creation and the key: keys may be long
-    Column("run_id", Text, nullable=False),
-    Column("step_key", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("completed_at", String(24), nullable=False),
-    Column("output_format", String(8)),
-    Column("output", Text),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """Which step of which run is completed by a transaction elsewhere.
-
-    Attributes:
-        created_at: when the run was created: two stores may have a run of the same id.
-    """
-
-    run_id: str
-    created_at: str
-    key: str
-    attempt: int
-
-    @property
-    def id(self) -> str:
-        """Its row's primary key."""
-        text = "\0".join((self.run_id, self.created_at, self.key))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def complete_elsewhere(
-    engine: Engine,
-    completion: Completion,
-    call: Callable[[Connection], tuple[Encoded, Any]],
-    acknowledged: Callable[[int], bool],
-    refusal: Callable[[str], BaseException],
-) -> tuple[Encoded, Any] | Encoded:
-    """Call the function in a transaction of ``engine`` that also stores its completion.
-
-    Args:
-        call: calls the user's function; its encoded and its fresh result.
-        acknowledged: whether an attempt's result had reached the run's own store. Then the step is run again on
-            purpose (``rerun``), and the old completion is no longer true.
-        refusal: makes the error for a function that ends the transaction.
-
-    Returns:
-        What ``call`` gave; or only the encoded result of an earlier attempt that was committed here and not yet there.
-    """
-    _ensure_table(engine)
-    with engine.begin() as connection:
-        row = connection.execute(
-            sql_select(_completions.c.attempt, _completions.c.output_format, _completions.c.output).where(
-                _completions.c.id == completion.id
-            )
-        ).first()
-        if row is not None:
-            if not acknowledged(row.attempt):
-                return Encoded(row.output_format, row.output)
-            connection.execute(sql_delete(_completions).where(_completions.c.id == completion.id))
-        # First the row, then the work: of two attempts at once, the second one finds it and waits, or fails.
-        connection.execute(
-            sql_insert(_completions).values(
-                id=completion.id, run_id=completion.run_id, step_key=completion.key, attempt=completion.attempt,
-                completed_at=clock.now_iso(),
-            )
-        )  # fmt: skip
-        with _guarded(connection, refusal):
-            encoded, fresh = call(connection)
-        connection.execute(
-            sql_update(_completions)
-            .where(_completions.c.id == completion.id)
-            .values(output_format=encoded.format, output=encoded.text)
-        )
-    return encoded, fresh
-
-
-def _ensure_table(engine: Engine) -> None:
-    try:
-        _completions.create(engine, checkfirst=True)
-    except DBAPIError:
-        # Another process made it between the look and the CREATE.
-        if not sql_inspect(engine).has_table(_completions.name):
-            raise
-
-
-@contextlib.contextmanager
-def _guarded(connection: Connection, refusal: Callable[[str], BaseException]) -> Iterator[None]:
-    """Refuse a commit or rollback of the function's own: the completion would be there without its work, or not at all."""
-
-    def commit(_: Connection) -> None:
-        raise refusal("commit")
-
-    rolled_back: list[bool] = []
-
-    def rollback(_: Connection) -> None:
-        rolled_back.append(True)
-
-    event.listen(connection, "commit", commit)
-    event.listen(connection, "rollback", rollback)
-    try:
-        yield
-    finally:
-        event.remove(connection, "commit", commit)
-        event.remove(connection, "rollback", rollback)
-    if rolled_back:
-        raise refusal("roll back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sqlite3
@@ -388,8 +389,9 @@ def test_from_inside_another_database_the_store_may_be_used(db, theirs):
         assert run.transaction("t", lambda connection: run.step("inner", lambda: 5), theirs) == 5
 
 
-def test_a_thread_that_the_function_waits_for_is_refused_instead_of_waiting_for_ever(db, monkeypatch):
-    monkeypatch.setattr("agent_resume.database.TURN_PATIENCE", 0.2)
+@pytest.mark.parametrize("patience", ["TURN_PATIENCE", "LENT_PATIENCE"])
+def test_a_thread_that_the_function_waits_for_is_refused_instead_of_waiting_for_ever(db, monkeypatch, patience):
+    monkeypatch.setattr(f"agent_resume.database.{patience}", 0.2)
     refused = []
 
     def write_elsewhere(run):
@@ -408,3 +410,106 @@ def test_a_thread_that_the_function_waits_for_is_refused_instead_of_waiting_for_
         assert run.transaction("t", function) == "done"
         assert "inside run.transaction" in str(refused[0])
         run.record("from a thread", 2)
+
+
+def test_usage_of_a_transactions_result_counts(db):
+    reply = {"usage": {"input_tokens": 1, "output_tokens": 2}}
+    with Checkpoint("r", db=db) as run:
+        run.transaction("t", lambda connection: reply)
+        assert run.timeline()[0].meta == {"inputTokens": 1, "outputTokens": 2}
+
+
+@pytest.mark.parametrize("how", ["engine", "option", "driver"])
+def test_an_engine_without_transactions_is_refused_before_anything_is_written(db, tmp_path, how):
+    url, calls = f"sqlite:///{tmp_path / 'theirs.db'}", []
+    if how == "engine":
+        engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+    elif how == "option":
+        engine = sqlalchemy.create_engine(url).execution_options(isolation_level="AUTOCOMMIT")
+    else:
+        engine = sqlalchemy.create_engine(url, connect_args={"isolation_level": None})
+    with Checkpoint("r", db=db) as run:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="AUTOCOMMIT"):
+                run.transaction("t", calls.append, engine)
+    with engine.connect() as connection:
+        assert not list(connection.exec_driver_sql("SELECT * FROM agent_resume_completions"))
+    engine.dispose()
+    assert not calls
+
+
+def test_an_engine_that_begins_by_hand_has_transactions(db, tmp_path):
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'theirs.db'}", connect_args={"isolation_level": None})
+    sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    with Checkpoint("r", db=db) as run:
+        assert run.transaction("t", lambda connection: add(connection, "a"), engine) == "a"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", " end transaction", "ROLLBACK"])
+def test_raw_statements_cannot_end_it_there_either(db, theirs, tmp_path, statement):
+    def fn(connection):
+        add(connection, "a")
+        with connection.begin_nested():
+            add(connection, "b")
+        connection.exec_driver_sql(statement)
+
+    with Checkpoint("r", db=db) as run:
+        for _ in range(2):
+            with pytest.raises(InvalidTransition):
+                run.transaction("t", fn, theirs)
+    assert rows(tmp_path / "theirs.db") == []
+
+
+def test_a_completion_that_was_left_behind_half_way_is_no_result(db, theirs):
+    def leave_behind(connection):
+        connection.connection.dbapi_connection.commit()  # past every guard
+        raise LookupError
+
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(LookupError):
+            run.transaction("t", leave_behind, theirs)
+        with pytest.raises(ValueError, match="half-way"):
+            run.transaction("t", leave_behind, theirs)
+
+
+def test_a_transaction_that_a_statement_ended_is_no_timeout(db):
+    def fn(connection):
+        connection.exec_driver_sql("CREATE TABLE t (n INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        with contextlib.suppress(sqlalchemy.exc.IntegrityError):
+            connection.exec_driver_sql("INSERT OR ROLLBACK INTO t VALUES (1)")
+
+    with Checkpoint("r", db=db) as run, pytest.raises(InvalidTransition, match="rolls back"):
+        run.transaction("t", fn)
+
+
+_TIMES_UP = """
+import faulthandler, random, sys
+from sqlalchemy import exc
+from agent_resume import Checkpoint, StepTimeout, store_transaction
+faulthandler.dump_traceback_later(40, exit=True)
+times = random.Random(3)
+def busy(connection):
+    number = 0
+    while True:
+        number += 1
+        try:
+            # Each a text of its own, so that SQLite asks for permission, and wrong, so that its words are read.
+            connection.exec_driver_sql(f"SELECT {number} FROM no_such_table")
+        except exc.OperationalError:
+            pass
+with Checkpoint("r", db=sys.argv[1]) as run:
+    for number in range(150):
+        store_transaction.TRANSACTION_LIMIT = times.uniform(0.001, 0.02)
+        try:
+            run.transaction(f"t{number}", busy)
+        except StepTimeout:
+            pass
+print("done")
+"""
+
+
+def test_a_time_that_ends_in_the_middle_of_a_statement_hangs_nobody(db, run_python):
+    said = run_python(_TIMES_UP, db)
+    assert said.stdout == "done\n", said.stderr[-3000:]
