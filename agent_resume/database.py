@@ -21,8 +21,10 @@ from .database_sql import Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Longest wait of a thread for a run.transaction of its process, in s; longer than one may take.
+#: Longest wait of a thread for the run.transactions of its process, in s.
 TURN_PATIENCE = 30.0
+#: After this long, in s, a run.transaction is not waited for any more; its time is over before (store_transaction).
+LENT_PATIENCE = 11.0
 
 
 class Database:
@@ -44,12 +46,14 @@ class Database:
         self._lock = threading.RLock()  # a signal handler may come in between any two bytecodes, and write an event
         self._inside: int | None = None
         self._lent = False
+        self._lent_at = 0.0
         self._writer: Tx | None = None
         self._readers: list[Tx] = []
         self._reading: dict[int, int] = {}
         self._readers_changed = threading.Condition()
         self.batch = BatchDoor(self.direct, lambda tx: self.driver.intact(tx.connection), self.display)
         self.helpers = Helpers()
+        self._closed_for_fork = False
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -89,9 +93,13 @@ class Database:
 
     def _wait_for_the_borrower(self) -> None:
         # A thread that the function inside run.transaction waits for would wait for that transaction for ever.
-        if not self._lock.acquire(True, TURN_PATIENCE):
-            why = "another thread of this process is inside run.transaction"
-            raise errors.StoreBusy(self.display, seconds=TURN_PATIENCE, why=why)
+        began = clock.monotonic()
+        while not self._lock.acquire(True, 0.25):
+            now = clock.monotonic()
+            # One that outstays its time waits for somebody, and that may be this very thread.
+            if now - began > TURN_PATIENCE or (self._lent and now - self._lent_at > LENT_PATIENCE):
+                why = "another thread of this process is inside run.transaction"
+                raise errors.StoreBusy(self.display, seconds=now - began, why=why)
         self._lock.release()
 
     def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
@@ -110,8 +118,11 @@ class Database:
         driver.committed(tx.connection, tx.weight)
         return value
 
-    def _reraise(self, error: BaseException) -> NoReturn:
-        if (translated := self.driver.translate(error)) is error:
+    def _reraise(self, error: BaseException, *, ours: bool = True) -> NoReturn:
+        translated = self.driver.translate(error)
+        if translated is error and ours:
+            translated = self.driver.blame_the_schema(error)
+        if translated is error:
             raise error
         raise translated from error
 
@@ -148,29 +159,45 @@ class Database:
         return tx
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Tx]:
-        """The write connection inside one full transaction, for ``run.transaction`` alone: user code runs in it."""
+    def held(self, check: Callable[..., object], /, *arguments: Any) -> Iterator[Tx]:
+        """The write connection inside one full transaction, for ``run.transaction`` alone: user code runs in it.
+
+        Args:
+            check: the transaction's first operation; until it is over, a broken connection is replaced.
+        """
         if self._inside == threading.get_ident():
             raise errors.StoreBusy(self.display, seconds=0.0, why="called from inside one of its own transactions")
         with self._lock:
             self._inside = threading.get_ident()
-            self._lent = True
+            self._lent, self._lent_at = True, clock.monotonic()
             try:
-                tx = self._writable()
+                begin = self._begin_held
+                tx = (
+                    begin(check, arguments) if self._persist is None else self._persist(lambda: begin(check, arguments))
+                )
                 try:
-                    tx.mark = None
-                    self.driver.set_durability(tx.cursor.execute, True)
-                    self.driver.begin(tx.connection, tx.cursor.execute)
                     yield tx
                     faults.at("before-commit")
                     self.driver.commit(tx)
                 except BaseException as error:  # noqa: BLE001 - translated and raised
                     self._abandon(tx)
-                    self._reraise(error)
+                    self._reraise(error, ours=False)
                 self.driver.committed(tx.connection, 1 << 20)
             finally:
                 self._lent = False
                 self._inside = None
+
+    def _begin_held(self, check: Callable[..., object], arguments: tuple[Any, ...]) -> Tx:
+        tx = self._writable()
+        try:
+            tx.mark = None
+            self.driver.set_durability(tx.cursor.execute, True)
+            self.driver.begin(tx.connection, tx.cursor.execute)
+            check(tx, *arguments)
+        except BaseException as error:  # noqa: BLE001 - translated and raised
+            self._abandon(tx)
+            self._reraise(error)
+        return tx
 
     def ensure_writable(self) -> None:
         """Open for writing now, so that a store that cannot be used is known before any step function is called."""
@@ -281,7 +308,7 @@ class Database:
             self._ready = False
 
     def _close_held(self) -> None:
-        self.driver.end_listening()
+        self.driver.closing()
         while self._readers:
             self._readers.pop().connection.close()
         writer, self._writer = self._writer, None
@@ -292,29 +319,38 @@ class Database:
     # A child's own new connection would share SQLite's inherited table of locks, and when the parent closed its last
     # connection the log would be deleted under the child. So nothing is open across a fork.
 
-    def before_fork(self, deadline: float) -> bool:
-        """Take both doors and close every connection; False when its turn did not come in time."""
+    def before_fork(self, deadline: float) -> None:
+        """Take both doors and close every connection, unless its turn does not come in time."""
         me = threading.get_ident()
-        patience = max(0.0, deadline - clock.monotonic())
-        if self._inside == me or me in self._reading or not self._lock.acquire(timeout=patience):
-            return False
-        # Held until after the fork, so that no reader begins in between.
-        self._readers_changed.acquire()
-        patience = max(0.0, deadline - clock.monotonic())
-        if not self._readers_changed.wait_for(lambda: not self._reading, timeout=patience):
+        if self._inside == me or me in self._reading:
+            return
+        try:
+            if self._lock.acquire(timeout=max(0.0, deadline - clock.monotonic())):
+                # Held until after the fork, so that no reader begins in between.
+                self._readers_changed.acquire()
+                patience = max(0.0, deadline - clock.monotonic())
+                if self._readers_changed.wait_for(lambda: not self._reading, timeout=patience):
+                    self._close_held()
+                    self._closed_for_fork = True
+        finally:
+            if not self._closed_for_fork:
+                self._open_doors()
+
+    def _open_doors(self) -> None:
+        # An interrupt may have come before either was had.
+        with contextlib.suppress(RuntimeError):
             self._readers_changed.release()
+        with contextlib.suppress(RuntimeError):
             self._lock.release()
-            return False
-        self._close_held()
-        return True
 
     def after_fork_in_parent(self) -> None:
         """Go on; connections are opened again at the next use."""
-        self._readers_changed.release()
-        self._lock.release()
+        if self._closed_for_fork:
+            self._closed_for_fork = False
+            self._open_doors()
 
-    def after_fork_in_child(self, closed: bool) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin anew, or refuse for ever when the parent's connections could not be closed."""
+        self._forked_badly = not self._closed_for_fork
         self._start_afresh()
         self.generation += 1
-        self._forked_badly = not closed

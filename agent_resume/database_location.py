@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +27,15 @@ class Location:
     kind: str
     target: str
     display: str
+
+    @property
+    def url(self) -> str:
+        """What SQLAlchemy opens it by; a server's without its password."""
+        if self.kind != "sqlite":
+            return self.display
+        from sqlalchemy import URL
+
+        return URL.create("sqlite", database=self.target).render_as_string()
 
 
 def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLike[str] | None = None) -> Location:
@@ -88,11 +96,41 @@ def _url(url: str) -> Location:
         # sqlite:///relative, sqlite:////absolute
         if not rest.startswith("/") or rest in ("/", "/:memory:"):
             raise ValueError(f"not a place for a store: {url!r}; write sqlite:///FILE, or just the path")
-        return _file(Path(rest[1:].split("?", 1)[0]))
+        return _file(Path(_path_in(url)))
     if scheme.split("+")[0] in ("postgresql", "postgres"):
-        shown = re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
-        return Location("postgresql", url, re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", shown))
+        return Location("postgresql", url, _without_secrets(url))
     raise ValueError(f"no such kind of store: {scheme}://; use a file path or postgresql+psycopg://…")
+
+
+def _without_secrets(url: str) -> str:
+    """A server's URL as it may be shown.
+
+    Raises:
+        ValueError: it is none.
+    """
+    # SQLAlchemy's own reading: what it takes for a password is what must not be seen.
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        # Not quoted: wherever its password is, it may be in there.
+        raise ValueError("not a database URL; write postgresql+psycopg://USER@HOST/DATABASE") from None
+    if "@" in (parsed.host or ""):
+        raise ValueError("not a database URL: an @ in a user's name or password is written %40")
+    secret = [name for name in parsed.query if "password" in name.lower()]
+    if parsed.password is None and not secret:
+        return url
+    masked = parsed.update_query_dict(dict.fromkeys(secret, "***"))
+    return masked.render_as_string(hide_password=True).replace("%2F", "/").replace("%2A", "*")
+
+
+def _path_in(url: str) -> str:
+    # SQLAlchemy's own reading: how a ? or % in a path is written has changed between its versions.
+    from sqlalchemy import make_url
+
+    return make_url(url).database or ""
 
 
 def _keep_name(folder: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +19,10 @@ from urllib.parse import quote
 from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from . import clock, errors, schema
+from .clock import jitter
 from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
-from .database_sqlite_errors import primary_code, translate
+from .database_sqlite_errors import blame_the_schema, primary_code, translate
+from .database_sqlite_files import OpenFiles
 
 if TYPE_CHECKING:
     from .database_sql import Tx
@@ -38,6 +39,8 @@ CHECKPOINT_PAUSE: Final = 1.0
 USUAL_WEIGHT: Final = 5 * 4120
 
 _OLDEST: Final = (3, 35, 0)
+#: No database is smaller, in bytes: its first page is at least this (fileformat2.html#page_size).
+_SMALLEST: Final = 512
 
 
 def has_wal_reset_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info[:3]) -> bool:
@@ -61,7 +64,9 @@ class SqliteDriver:
         self.display = location.display
         self.dialect = sa_sqlite.dialect(paramstyle="named")
         self.own_checkpoints = has_wal_reset_bug()
-        self._identity: tuple[int, int] | None = None
+        self._files = OpenFiles(self.path, self.display)
+        #: Refuse to go on with a file that was deleted or replaced.
+        self.check_in_place = self._files.check
         self._full: bool | None = None
         self._log_bytes = 0
         self._not_before = 0.0
@@ -100,6 +105,7 @@ class SqliteDriver:
                 "use a Python with a newer SQLite",
             )
         folder = Path(self.path).parent
+        self.check_in_place()  # a store that was open before is not made anew
         try:
             made = make_folders(folder)
             with contextlib.suppress(FileExistsError):
@@ -118,31 +124,27 @@ class SqliteDriver:
         return errors.StoreUnavailable(self.display, f"cannot be created ({why})")
 
     def remember_identity(self) -> None:
-        """Note which file was opened, so that ``check_in_place`` can tell when it is another one."""
-        found = os.stat(self.path)
-        self._identity = (found.st_dev, found.st_ino)
-
-    def check_in_place(self) -> None:
-        """Refuse to go on with a file that was deleted or replaced; SQLite itself would write into the void.
+        """Note which file was opened, so that ``check_in_place`` can tell when it is another one.
 
         Raises:
-            StoreMoved: it was.
+            StoreMoved: this store has been open before, with another file in its place.
+            StoreError: it is not there any more, or a link that leads nowhere.
         """
-        if self._identity is None:
-            return
         try:
-            found = os.stat(self.path)
-        except OSError:
-            raise errors.StoreMoved(self.display) from None
-        if (found.st_dev, found.st_ino) != self._identity:
-            raise errors.StoreMoved(self.display)
+            self._files.remember()
+        except OSError as error:
+            raise self._os_error(error) from error
 
     # -- connections ---------------------------------------------------------------------------------------------
 
     def plain(self, mode: str = "rw") -> sqlite3.Connection:
         """A connection without any pragma, for the first look. ``mode`` is SQLite's URI mode, or ``immutable``."""
+        if mode == "ro" and not os.access(self.path, os.W_OK) and not os.path.exists(f"{self.path}-wal"):
+            # Opened read-only, a file that may not be written gets a log and an index of its own mode, which then stay and
+            # keep every later writer out. With no log there is nobody who writes.
+            mode = "immutable"
         query = "immutable=1" if mode == "immutable" else f"mode={mode}"
-        uri = f"file:{quote(self.path)}?{query}"
+        uri = f"file:{quote(os.fsencode(self.path))}?{query}"
         try:
             # Ours is the autocommit mode: every BEGIN is explicit.
             return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0)
@@ -160,6 +162,8 @@ class SqliteDriver:
             ((mark,),) = self._look(connection, "PRAGMA application_id")
             names = {name for (name,) in self._look(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not names and mark == 0:
+                if 0 < size_of(self.path) < _SMALLEST:  # SQLite takes one stray byte for an empty database
+                    raise errors.StoreDamaged(self.display, "not a SQLite database")
                 return None
             if schema.VERSION_TABLE not in names or mark not in (0, schema.APPLICATION_ID):
                 raise errors.StoreDamaged(self.display, "a SQLite database of another program")
@@ -176,6 +180,17 @@ class SqliteDriver:
         # Also reading is busy for a moment: while another process switches to WAL, recovers a log or closes as the last.
         found: list[Any] = self.retry_busy(lambda: connection.execute(text).fetchall(), "it is being opened or closed")
         return found
+
+    def _recognise(self, connection: sqlite3.Connection, *, learn: bool = False) -> None:
+        try:
+            ((mark,),) = self._look(connection, "PRAGMA user_version")
+            self._files.recognise(mark, learn=learn)
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.translate(error) from error
+        except errors.StoreMoved:
+            connection.close()
+            raise
 
     def is_busy(self, error: BaseException) -> bool:
         """Whether a reading operation that failed this way succeeds when it is tried again."""
@@ -214,6 +229,7 @@ class SqliteDriver:
         """A prepared connection; a reading one refuses to write."""
         connection = self.plain()
         try:
+            self._recognise(connection, learn=True)
             self.prepare(connection)
             if not write:
                 connection.execute("PRAGMA query_only=ON").close()
@@ -222,8 +238,7 @@ class SqliteDriver:
             raise
         if write:
             self._full = True
-            with contextlib.suppress(OSError):
-                self._log_bytes = os.stat(f"{self.path}-wal").st_size
+            self._log_bytes = self._files.remember_log()
         return connection
 
     def connect_reading(self) -> sqlite3.Connection:
@@ -250,10 +265,13 @@ class SqliteDriver:
             if translated is error:
                 raise
             raise translated from error
+        self._recognise(connection)
         for pragma in ("query_only=ON", "trusted_schema=OFF", "mmap_size=0"):
             connection.execute(f"PRAGMA {pragma}").close()
         return connection
 
+    #: Nothing is said around the function of run.transaction.
+    lending: Final = None
     engine_arguments: Final[tuple[str, dict[str, Any]]] = ("sqlite+pysqlite://", {})
 
     @contextlib.contextmanager
@@ -315,9 +333,10 @@ class SqliteDriver:
                     raise
                 waited = clock.monotonic() - start
                 if waited > BUSY_LIMIT:
-                    raise errors.StoreBusy(self.display, seconds=waited, why=why) from None
+                    holder = self._files.holder()
+                    raise errors.StoreBusy(self.display, seconds=waited, holder=holder, why=why) from None
             span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
-            clock.sleep(random.uniform(span / 5, span))
+            clock.sleep(jitter.uniform(span / 5, span))
 
     def start(self, tx: Tx) -> None:
         """Begin a write."""
@@ -360,9 +379,14 @@ class SqliteDriver:
         else:
             self._log_bytes = 0
 
-    def end_listening(self) -> None:
-        """Nothing: SQLite tells nobody."""
+    def closing(self) -> None:
+        """Every connection is closed now."""
+        self._files.forget_log()  # SQLite deletes it with the last connection
 
     def translate(self, error: BaseException) -> BaseException:
         """Our typed error for one of the driver's; anything else unchanged."""
         return translate(error, self.path, self.display)
+
+    def blame_the_schema(self, error: BaseException) -> BaseException:
+        """The same for an error that a statement of our own cannot cause."""
+        return blame_the_schema(error, self.display)

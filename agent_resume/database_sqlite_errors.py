@@ -10,6 +10,12 @@ from pathlib import Path
 
 from . import errors
 
+#: What a file system answers with that cannot map the log's index, or lock it (rescode.html).
+_NO_WAL = {
+    f"SQLITE_IOERR_{what}"
+    for what in ("SHMOPEN", "SHMSIZE", "SHMLOCK", "SHMMAP", "LOCK", "RDLOCK", "CHECKRESERVEDLOCK")
+}
+
 
 def primary_code(error: BaseException) -> int:
     """SQLite's primary result code of a driver error; 0 when it carries none (resultcodes: low eight bits)."""
@@ -33,16 +39,30 @@ def translate(error: BaseException, path: str, display: str) -> BaseException:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         why = "not a SQLite database" if code == sqlite3.SQLITE_NOTADB else "the database is damaged"
         return errors.StoreDamaged(display, why)
-    if code == sqlite3.SQLITE_PROTOCOL:
+    if code == sqlite3.SQLITE_PROTOCOL or getattr(error, "sqlite_errorname", "") in _NO_WAL:
         return errors.StoreUnavailable(
             display,
-            "the file system's locks do not work",
+            "the file system's locks, or its shared memory, do not work as write-ahead logging needs",
             "put the store on a local disk with AGENT_RESUME_DB, db= or --db",
         )
     if code == sqlite3.SQLITE_CANTOPEN or (code == sqlite3.SQLITE_IOERR and os.path.isdir(path)):
         return _cannot_open(path, display)
     if code == sqlite3.SQLITE_IOERR:
         return errors.StoreUnavailable(display, f"input/output error ({getattr(error, 'sqlite_errorname', 'IOERR')})")
+    return error
+
+
+def blame_the_schema(error: BaseException, display: str) -> BaseException:
+    """What it means when a statement of ours fails as only wrong ones do: these are not our tables."""
+    if not isinstance(error, sqlite3.DatabaseError):
+        return error
+    code, text = primary_code(error), str(error)
+    if code == sqlite3.SQLITE_ERROR and text.startswith(("no such table", "no such column", "no such view", "table ")):
+        return errors.StoreDamaged(display, f"its tables are not those of agent-resume ({text})")
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return errors.StoreUnavailable(
+            display, f"the file refused a row ({text})", "look at its triggers and tables: agent-resume sql --schema"
+        )
     return error
 
 
@@ -54,7 +74,19 @@ def _cannot_open(path: str, display: str) -> errors.StoreError:
         return errors.StoreUnavailable(display, "its folder does not exist", "create it")
     if not os.access(folder, os.W_OK):
         return errors.StoreReadOnly(display, "its folder is not writable, and the -wal file must be made there")
+    if _no_descriptor():
+        return errors.StoreUnavailable(
+            display, "this process has too many files open", "close some, or raise ulimit -n"
+        )
     return errors.StoreUnavailable(display, "cannot be opened", "look at its permissions")
+
+
+def _no_descriptor() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _no_space(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -20,7 +21,7 @@ _open: dict[Location, Database] = {}
 _all: weakref.WeakSet[Database] = weakref.WeakSet()
 _registry_lock = threading.RLock()
 _abandoned: list[Location] = []
-_fork_state: list[tuple[Database, bool]] = []
+_at_fork: list[Database] = []
 
 
 def acquire(location: Location) -> Database:
@@ -72,26 +73,35 @@ def _close_all() -> None:
 
 
 def _before_fork() -> None:
+    # Left by an exception, a hook is only complained about: the fork happens all the same. So the databases are noted
+    # before any of them is asked to wait, and each says itself how far it came.
     _registry_lock.acquire()
+    _at_fork.extend(_all)
     deadline = clock.monotonic() + FORK_PATIENCE
-    for database in list(_all):
-        # One by one: were this interrupted, the hooks after the fork still let go of what was taken.
-        _fork_state.append((database, database.before_fork(deadline)))
+    try:
+        for database in _at_fork:
+            database.before_fork(deadline)
+    except KeyboardInterrupt:
+        # It was meant for the program, which would never hear of it.
+        threading.Timer(0.05, _thread.interrupt_main).start()
 
 
 def _after_fork_in_parent() -> None:
-    for database, closed in _fork_state:
-        if closed:
-            database.after_fork_in_parent()
-    _fork_state.clear()
-    _registry_lock.release()
+    for database in _at_fork:
+        database.after_fork_in_parent()
+    _let_go()
 
 
 def _after_fork_in_child() -> None:
-    for database, closed in _fork_state:
-        database.after_fork_in_child(closed)
-    _fork_state.clear()
-    _registry_lock.release()
+    for database in _at_fork:
+        database.after_fork_in_child()
+    _let_go()
+
+
+def _let_go() -> None:
+    _at_fork.clear()
+    with contextlib.suppress(RuntimeError):  # interrupted before it was had
+        _registry_lock.release()
 
 
 if hasattr(os, "register_at_fork"):

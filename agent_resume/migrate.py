@@ -1,12 +1,15 @@
 """Bringing a store's schema up to ``schema.HEAD``; Alembic is imported only when something has to be done.
 
-Alembic keeps its state in module globals (21 of 24 threaded upgrades crashed when tried), hence the process lock.
+Alembic's commands and its ``op`` keep their state in module globals: 21 of 24 threaded upgrades crashed when tried, and
+the program around us may migrate a database of its own meanwhile. So a revision is handed the operations of its own
+connection, and one upgrade runs at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,15 @@ if TYPE_CHECKING:
     from .database_sqlite import SqliteDriver
 
 _upgrading = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _upgrading
+    _upgrading = threading.Lock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def migrations_folder() -> Path:
@@ -46,12 +58,18 @@ def open_for_writing(driver: Any) -> None:
     """
     driver.create()
     driver.remember_identity()
-    connection = driver.plain()
+    # The last writing connection to close empties the log into the file, also into a foreign one.
+    connection = driver.connect_reading()
     try:
         revision = driver.revision(connection)
-        if revision != schema.HEAD:
-            driver.prepare(connection)
-            _upgrade(driver, connection)
+    finally:
+        connection.close()
+    if revision == schema.HEAD:
+        return
+    connection = driver.plain()
+    try:
+        driver.prepare(connection)
+        _upgrade(driver, connection)
     finally:
         connection.close()
 
@@ -101,15 +119,22 @@ def _upgrade(driver: Any, connection: Any) -> None:
                 _run_revisions(driver, connection)
             if driver.name == "sqlite":
                 connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+                if revision is None:
+                    connection.execute(f"PRAGMA user_version={clock.new_mark()}")
                 _check_foreign_keys(driver, connection)
             connection.execute("COMMIT")
         except BaseException as error:
             if driver.in_transaction(connection):
                 connection.execute("ROLLBACK")
-            translated = driver.translate(error)
-            if translated is error:
+            if isinstance(error, OSError):
+                raise errors.StoreUnavailable(
+                    driver.display, f"its tables cannot be made ({error.strerror})"
+                ) from error
+            cause = getattr(error, "orig", None) or error  # SQLAlchemy wraps what the driver raises
+            translated = driver.translate(cause)
+            if translated is cause:
                 raise
-            raise translated from error
+            raise translated from cause
 
 
 @contextlib.contextmanager
@@ -131,8 +156,9 @@ def _without_chatter() -> Iterator[None]:
 
 
 def _run_revisions(driver: Any, connection: Any) -> None:
-    from alembic import command
-    from alembic.config import Config
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
     from sqlalchemy import create_engine
     from sqlalchemy.pool import StaticPool
 
@@ -142,12 +168,13 @@ def _run_revisions(driver: Any, connection: Any) -> None:
     held = _HeldConnection(connection)
     url, options = driver.engine_arguments
     engine = create_engine(url, creator=lambda: held, poolclass=StaticPool, isolation_level="AUTOCOMMIT", **options)
-    config = Config()
-    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory(str(migrations_folder()))
     with engine.connect() as sa_connection:
-        config.attributes["connection"] = sa_connection
-        command.upgrade(config, "head")
+        context = MigrationContext.configure(sa_connection, opts={"version_table": schema.VERSION_TABLE})
+        done = context.get_current_revision() or "base"
+        for revision in reversed(list(scripts.iterate_revisions("head", done))):
+            revision.module.upgrade(Operations(context))
+        context.stamp(scripts, "head")
     for text in schema.view_statements(driver.name):
         connection.execute(text)
 
@@ -193,7 +220,6 @@ def _refuse_beside_a_live_owner(driver: Any, connection: Any) -> None:
 
 def _copy_aside(driver: SqliteDriver, connection: sqlite3.Connection, revision: str) -> None:
     """Keep the file as it was, beside it; by SQLite's backup from a second connection, never by opening the file."""
-    import os
     import sqlite3
 
     if not connection.execute("SELECT EXISTS (SELECT 1 FROM runs)").fetchone()[0]:

@@ -1,6 +1,6 @@
-"""Alembic's entry: on the connection it is given (at run time), or on the ini file's URL (for developers).
+"""Alembic's entry for developers, on the ini file's URL. At run time ``agent_resume.migrate`` runs the revisions itself.
 
-It configures no logging: a library must leave its host's loggers alone.
+It configures no logging.
 """
 
 from alembic import context
@@ -16,12 +16,7 @@ OPTIONS = {
 
 
 def run() -> None:
-    """Upgrade on the given connection inside its own transaction, or on a new engine."""
-    given = context.config.attributes.get("connection")
-    if given is not None:
-        context.configure(connection=given, transactional_ddl=False, **OPTIONS)
-        context.run_migrations()
-        return
+    """Upgrade on a new engine."""
     engine = create_engine(context.config.get_main_option("sqlalchemy.url"))
     with engine.begin() as connection:
         context.configure(connection=connection, **OPTIONS)

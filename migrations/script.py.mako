@@ -13,5 +13,5 @@ branch_labels = None
 depends_on = None
 
 
-def upgrade() -> None:
+def upgrade(op=op) -> None:
     ${upgrades if upgrades else "pass"}

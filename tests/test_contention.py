@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 import raw
 
-from agent_resume import Checkpoint, StepInFlight, Store, agent_run, load_run
+from agent_resume import Checkpoint, StepInFlight, Store, StoreUnavailable, agent_run, load_run
 
 BARRIER = """
 import os, sys, time
@@ -279,7 +279,7 @@ def test_case_007_whatever_leaves_a_transaction_rolls_it_back(db, error):
 def test_a_failing_constraint_in_the_middle_leaves_the_connection_usable(db):
     store = Store(db)
     store.database.ensure_writable()
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(StoreUnavailable, match="refused a row"):
         store.direct(lambda tx: tx.cursor.execute("INSERT INTO runs (id) VALUES ('x')"))
     with Checkpoint("r", db=store) as run:
         assert run.step("a", lambda: 1) == 1

@@ -333,3 +333,104 @@ print("listed", [run.id for run in agent_resume.list_runs(db=sys.argv[1])])
     assert "called" not in done.stdout
     assert "listed ['r']" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("table", ["steps", "runs", "owners", "events"])
+def test_a_store_with_a_missing_table_is_damaged_and_says_which(db: str, cli: Cli, table: str) -> None:
+    agent_resume.agent_run("a", lambda run: run.step("s", int), run_id="r", db=db)
+    databases._close_all()
+    with sqlite3.connect(db) as database:
+        database.execute("PRAGMA foreign_keys=OFF")
+        database.execute(f"DROP TABLE {table}")
+    for command in (["list"], ["show", "r"], ["doctor"]):
+        said = cli(*command, "--db", db)
+        if (table, command) == ("events", ["list"]):
+            assert said.returncode == 0  # it reads none
+            continue
+        assert said.returncode in (1, 6) if command == ["doctor"] else said.returncode == 6, said.stderr
+        assert "no such table" in said.stdout + said.stderr
+    calls: list[int] = []
+    with pytest.raises(agent_resume.StoreDamaged, match="no such table"):
+        agent_resume.agent_run("a", lambda run: run.step("s", calls.append, 1), db=db)
+    assert calls == []
+
+
+def test_a_trigger_of_somebodys_own_gives_a_typed_error(db: str) -> None:
+    agent_resume.agent_run("a", lambda run: None, db=db)
+    with sqlite3.connect(db) as database:
+        database.execute("CREATE TRIGGER no BEFORE INSERT ON steps BEGIN SELECT RAISE(ABORT, 'not here'); END")
+    with pytest.raises(agent_resume.StoreUnavailable, match="not here"):
+        agent_resume.agent_run("b", lambda run: run.step("s", int), db=db)
+
+
+@pytest.mark.parametrize("output", ["x'00ff'", "NULL"])
+def test_an_output_that_is_no_text_is_unreadable_not_lost(db: str, output: str) -> None:
+    agent_resume.agent_run("a", lambda run: run.step("s", int), db=db)
+    with sqlite3.connect(db) as database:
+        database.execute(f"UPDATE steps SET output = {output}")
+        database.execute("UPDATE runs SET status = 'failed'")
+    with pytest.raises(agent_resume.StoredValueUnreadable):
+        agent_resume.agent_run("a", lambda run: run.step("s", int), db=db)
+
+
+def test_a_writer_that_holds_the_lock_is_named(db: str, spawn_agent: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent_resume.agent_run("a", lambda run: None, db=db)
+    code = "import sqlite3, sys, time\ndb = sqlite3.connect(sys.argv[1], isolation_level=None)\n" \
+        "db.execute('BEGIN IMMEDIATE')\nprint('held', flush=True)\ntime.sleep(60)"  # fmt: skip
+    holder = spawn_agent(code, db, marker="held")
+    monkeypatch.setattr("agent_resume.database_sqlite.BUSY_LIMIT", 0.2)
+    with pytest.raises(agent_resume.StoreBusy) as caught:
+        agent_resume.Checkpoint("r", db=db).record("k", 1)
+    assert caught.value.holder == f"process {holder.pid}"
+    assert f"process {holder.pid}" in str(caught.value)
+
+
+_NO_DESCRIPTORS = """
+import os, resource, sys
+from agent_resume import Checkpoint, StoreError
+import agent_resume.checkpoint
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+for spare in range(6):
+    try:
+        Checkpoint(f"r{spare}", db=f"{sys.argv[1]}-{spare}").step("a", lambda: print("called"))
+    except StoreError as error:
+        print("typed", "permissions" in str(error))
+    os.close(taken.pop())
+"""
+
+
+def test_a_process_without_free_descriptors_is_told_so(db: str, run_python: Any) -> None:
+    said = run_python(_NO_DESCRIPTORS, db)
+    assert set(said.stdout.splitlines()) <= {"typed False", "called"}, said.stdout + said.stderr
+    assert "typed False" in said.stdout
+    assert said.returncode == 0, said.stderr
+
+
+def test_leaving_a_checkpoint_with_an_error_of_ones_own_keeps_that_error(db: str, tmp_path: Path) -> None:
+    with agent_resume.Checkpoint("r", db=db) as run:
+        run.step("a", int)
+    with pytest.raises(ValueError, match="mine") as caught, agent_resume.Checkpoint("r", db=db) as run:
+        run.step("a", int)
+        os.rename(db, tmp_path / "away.db")
+        raise ValueError("mine")
+    assert any("could not store what was pending" in note for note in caught.value.__notes__)
+
+
+def test_a_store_that_was_closed_does_not_go_on_in_another_file(db: str) -> None:
+    run = agent_resume.Checkpoint("r", db=db)
+    run.step("a", int)
+    run.close()
+    os.unlink(db)
+    with pytest.raises(agent_resume.StoreMoved):
+        run._core.store.database.ensure_writable()
+    assert not os.path.exists(db)
+    with agent_resume.Checkpoint("other", db=db) as other:
+        other.step("z", int)
+    with pytest.raises(agent_resume.StoreMoved):
+        run._core.store.database.ensure_writable()

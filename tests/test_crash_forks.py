@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -147,3 +148,109 @@ except (agent_resume.RunLost, KeyError) as error:
     connection.close()
     assert rows == [("completed", 1, '"from the parent"')]
     assert kinds == ["created", "start", "done", "completed"]
+
+
+# -- a fork that has to wait, and is interrupted --------------------------------------------------------------------------
+
+_INTERRUPTED_FORK = """
+import os, signal, sys, threading, time
+from agent_resume import Checkpoint, StoreForked
+db, how = sys.argv[1:]
+cp = Checkpoint("r", db=db)
+cp.step("a", lambda: 1)
+begun, over = threading.Event(), threading.Event()
+def in_transaction():
+    cp.transaction("t", lambda connection: begun.set() or over.wait(10))
+def in_a_read():
+    cp._core.store.database.read(lambda tx: begun.set() or over.wait(10))
+thread = threading.Thread(target={"transaction": in_transaction, "read": in_a_read}[how])
+thread.start()
+begun.wait()
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+told = 0
+try:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            cp.step("c", lambda: "child")
+            os._exit(1)
+        except StoreForked:
+            cp.close()
+            os._exit(7)
+    time.sleep(2)
+except KeyboardInterrupt:
+    told = 1
+over.set()
+thread.join()
+other = threading.Thread(target=cp.step, args=("b", lambda: 2))
+other.start()
+other.join(20)
+print(told, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), other.is_alive(), cp.get_step_result("b"))
+"""
+
+
+@pytest.mark.parametrize("how", ["transaction", "read"])
+def test_ctrl_c_while_a_fork_waits_for_its_turn_reaches_the_program_and_hangs_nobody(how, tmp_path, run_python):
+    said = run_python(_INTERRUPTED_FORK, tmp_path / "runs.db", how)
+    assert said.stdout == "1 7 False 2\n", said.stderr
+
+
+_REPLACED_IN_THE_CHILD = """
+import os, sys
+from agent_resume import Checkpoint, StoreMoved
+db = sys.argv[1]
+cp = Checkpoint("mine", db=db)
+cp.step("a", lambda: 1)
+pid = os.fork()
+if pid == 0:
+    for suffix in ("", "-wal", "-shm"):
+        if os.path.exists(db + suffix):
+            os.unlink(db + suffix)
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c",
+            "import sys; from agent_resume import Checkpoint; Checkpoint('other', db=sys.argv[1]).step('z', int)", db])
+    os.wait()
+for name in ("child", "parent"):
+    if (name == "child") == (pid == 0):
+        if pid:
+            os.waitpid(pid, 0)
+        try:
+            cp.step(name, lambda: 2)
+        except StoreMoved:
+            os.write(1, f"{name} refused\\n".encode())
+"""
+
+
+def test_a_file_that_was_replaced_across_a_fork_is_nobodys_store_any_more(tmp_path, run_python):
+    said = run_python(_REPLACED_IN_THE_CHILD, tmp_path / "runs.db")
+    assert said.stdout == "child refused\nparent refused\n", said.stderr
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as database:
+        assert database.execute("SELECT key FROM steps").fetchall() == [("z",)]
+
+
+_FORK_BESIDE_A_WAITING_OPENER = """
+import os, signal, sqlite3, sys, threading, time
+from agent_resume import Checkpoint, databases
+databases.FORK_PATIENCE = 0.5
+first, second = sys.argv[1:]
+holder = sqlite3.connect(first, isolation_level=None, check_same_thread=False)
+holder.execute("PRAGMA journal_mode=WAL")
+holder.execute("BEGIN IMMEDIATE")
+thread = threading.Thread(target=lambda: Checkpoint("x", db=first).step("s", int))
+thread.start()
+time.sleep(1)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    Checkpoint("y", db=second).step("s", int)
+    os._exit(0)
+holder.execute("ROLLBACK")
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_child_forked_beside_a_thread_that_waits_to_make_a_store_can_make_another(tmp_path, run_python):
+    said = run_python(_FORK_BESIDE_A_WAITING_OPENER, tmp_path / "a.db", tmp_path / "b.db")
+    assert said.stdout == "0\n", said.stderr

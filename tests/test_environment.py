@@ -308,3 +308,12 @@ def test_python_may_be_started_with_any_of_its_flags(tmp_path, db, flags):
         [sys.executable, *flags, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "# Run\n", "")
+
+
+def test_looking_into_a_file_that_may_not_be_written_leaves_nothing_behind_that_keeps_writers_out(shared):
+    db = str(shared / "runs.db")
+    agent_run("job", lambda run: run.step("a", lambda: "kept"), run_id="r", db=db)
+    databases._close_all()
+    os.chmod(db, 0o400)
+    assert without_powers(lambda: load_run("r", db=db).status) == "completed"
+    assert os.listdir(shared) == ["runs.db"]

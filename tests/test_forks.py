@@ -181,7 +181,7 @@ db = sys.argv[1]
 store = Store(db)
 run = Checkpoint("r", db=store)
 run.record("before", 1)
-with store.database.held() as tx:
+with store.database.held(lambda tx: None) as tx:
     pid = os.fork()
     if pid == 0:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_resume import Checkpoint, Store, StoreBusy, StoreError, agent_run, list_runs, migrate, schema
+from agent_resume import Checkpoint, Store, StoreBusy, StoreError, agent_run, list_runs, load_run, migrate, schema
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -138,7 +138,7 @@ branch_labels = None
 depends_on = None
 
 
-def upgrade():
+def upgrade(op=op):
     with op.batch_alter_table("runs", recreate="always") as batch:
         batch.add_column(sa.Column("colour", sa.Text))
 '''
@@ -312,3 +312,50 @@ def test_a_damaged_installation_is_no_store_error(db, monkeypatch):
     with pytest.raises(RuntimeError, match="reinstall") as caught:
         agent_run("a", pytest.fail, db=db)
     assert not isinstance(caught.value, StoreError)
+
+
+_HOST_REVISION = """
+import hook
+revision = "a1"
+down_revision = None
+def upgrade():
+    from alembic import op
+    hook.between()
+    op.execute("CREATE TABLE host_table (x INTEGER)")
+"""
+_HOST_ENV = """
+from alembic import context
+from sqlalchemy import create_engine
+with create_engine(context.config.get_main_option("sqlalchemy.url")).begin() as connection:
+    context.configure(connection=connection)
+    with context.begin_transaction():
+        context.run_migrations()
+"""
+
+
+def test_case_088_a_new_store_made_in_the_middle_of_the_hosts_own_migration_disturbs_neither(tmp_path, run_python):
+    (tmp_path / "host" / "versions").mkdir(parents=True)
+    (tmp_path / "host" / "env.py").write_text(_HOST_ENV)
+    (tmp_path / "host" / "versions" / "a1.py").write_text(_HOST_REVISION)
+    (tmp_path / "hook.py").write_text("between = None")
+    code = """
+import sqlite3, threading, hook
+from alembic import command
+from alembic.config import Config
+from agent_resume import Checkpoint
+def ours(name):
+    with Checkpoint("r", db=name) as run: run.step("a", int)
+def between():
+    ours("here.db")
+    thread = threading.Thread(target=ours, args=("beside.db",)); thread.start(); thread.join()
+hook.between = between
+config = Config()
+config.set_main_option("script_location", "host")
+config.set_main_option("sqlalchemy.url", "sqlite:///host.db")
+command.upgrade(config, "head")
+print(*(name for name, in sqlite3.connect("host.db").execute("SELECT name FROM sqlite_master WHERE name = 'host_table'")))
+"""
+    said = run_python("import sys; sys.path.insert(0, '.')" + code)
+    assert said.stdout == "host_table\n", said.stderr
+    for name in ("here.db", "beside.db"):
+        assert load_run("r", db=tmp_path / name).steps[0].status == "completed"

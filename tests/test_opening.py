@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from agent_resume import (
     Checkpoint,
@@ -468,3 +469,66 @@ def test_a_read_that_meets_another_process_recovering_the_log_is_tried_again(db)
         return "read"
 
     assert Store(db).ask(operation) == "read"
+
+
+# -- what lies there ---------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_utf_8_is_a_name(tmp_path):
+    db = f"{tmp_path}/\udcff.db"
+    with Checkpoint("r", db=db) as run:
+        run.step("a", lambda: 1)
+    assert load_run("r", db=db).steps[0].output == 1
+
+
+_FOREIGN_WITH_A_LOG = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("PRAGMA journal_mode=WAL")
+database.execute("CREATE TABLE notes(x)")
+database.commit()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_foreign_log_is_not_even_emptied(db, run_python):
+    run_python(_FOREIGN_WITH_A_LOG, db)
+    before = {name: Path(name).read_bytes() for name in (db, f"{db}-wal")}
+    with pytest.raises(StoreDamaged):
+        agent_run("a", pytest.fail, db=db)
+    assert {name: Path(name).read_bytes() for name in before} == before
+
+
+def test_one_stray_byte_is_no_empty_store(db):
+    Path(db).write_bytes(b"x")
+    with pytest.raises(StoreDamaged):
+        agent_run("a", pytest.fail, db=db)
+    assert Path(db).read_bytes() == b"x"
+
+
+def test_a_link_that_leads_to_itself_is_an_unavailable_store(tmp_path):
+    (tmp_path / "loop.db").symlink_to(tmp_path / "loop.db")
+    with pytest.raises(StoreUnavailable):
+        agent_run("a", pytest.fail, db=tmp_path / "loop.db")
+
+
+def test_a_log_that_somebody_tidied_away_is_noticed_before_the_next_function_is_called(db):
+    run = Checkpoint("r", db=db)
+    run.step("kept", lambda: 1)
+    os.unlink(f"{db}-wal")
+    calls = []
+    with pytest.raises(StoreMoved) as caught:
+        run.step("lost", lambda: calls.append(1))
+    assert f"{db}-wal" in str(caught.value)
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", ["100%25.db", "a?b.db", "a b#c.db"])
+def test_the_url_that_connect_prints_opens_this_very_store(tmp_path, cli, name):
+    with Checkpoint("r", db=tmp_path / name) as run:
+        run.step("a", lambda: 1)
+    url = json.loads(cli("connect", "--json", "--db", name).stdout)["url"]
+    with sqlalchemy.create_engine(url).connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1
+    assert load_run("r", db=url).steps[0].output == 1
+    assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.glob("*.db*")} == {name}

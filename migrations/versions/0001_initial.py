@@ -1,6 +1,6 @@
 """The whole first schema: owners, runs, steps, events, pauses. The views are made anew after every upgrade.
 
-Revision 0001. Written out in full rather than taken from ``schema.py``, which goes on changing.
+Revision 0001. Its ``op`` is the operations of one connection; from Alembic's command line, the global one. Written out in full rather than taken from ``schema.py``, which goes on changing.
 """
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ _RUN_STATUSES = "status IN ('running', 'paused', 'completed', 'failed', 'interru
 _STEP_STATUSES = "status IN ('running', 'completed', 'failed', 'interrupted', 'in_doubt')"
 
 
-def upgrade() -> None:
+def upgrade(op=op) -> None:
     """Create the tables and their indexes."""
     op.create_table(
         "owners",
@@ -30,8 +30,8 @@ def upgrade() -> None:
         sa.Column("beat_at", _text, nullable=False),
         sa.PrimaryKeyConstraint("token", name="pk_owners"),
     )
-    _create_runs()
-    _create_steps()
+    _create_runs(op)
+    _create_steps(op)
     op.create_table(
         "events",
         sa.Column("id", _id, nullable=False),
@@ -66,7 +66,7 @@ def upgrade() -> None:
     )
 
 
-def _create_runs() -> None:
+def _create_runs(op) -> None:
     op.create_table(
         "runs",
         sa.Column("seq", _id, nullable=False),
@@ -103,7 +103,7 @@ def _create_runs() -> None:
     op.create_index("ix_runs_status", "runs", ["status"])
 
 
-def _create_steps() -> None:
+def _create_steps(op) -> None:
     op.create_table(
         "steps",
         sa.Column("id", _id, nullable=False),
