@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from . import (
     agent_body,
+    agent_exec,
     aio_calls,
     errors,
     faults,
@@ -24,18 +25,19 @@ from . import (
 from .agent_pause import OnPause, after_pause, pause_in
 from .aio import AsyncRun
 from .database_sql import Tx
+from .names import check_name
 from .run import Run
 from .run_command import recorded_command
 from .run_core import Hook, Progress, RunCore
-from .run_options import OnDuplicate, check_name
+from .run_options import OnDuplicate
 from .store import Durability, Store
 from .store_runs import Opened, OpenRequest
 from .store_settle import Settlement
 
 T = TypeVar("T")
 log = logging.getLogger("agent_resume")
-
-_HANDED_ON = ("AGENT_RESUME_RUN_ID", "AGENT_RESUME_RUN_NAME", "AGENT_RESUME_RUN_DB")
+# What says that a run is no longer this execution's to settle.
+_ENDED = (errors.RunCancelled, errors.RunLost)
 
 
 @overload
@@ -150,8 +152,10 @@ class _Wanted:
         if durability not in (None, "full", "relaxed"):
             raise ValueError(f"durability is 'full' or 'relaxed', not {durability!r}")
         self.owns_store = not isinstance(db, Store)
+        if db is None and state_dir is None:
+            db = agent_exec.place_for(self.name)
         self.store = db if isinstance(db, Store) else Store(db, state_dir=state_dir)
-        self.run_id = _handed_on(self.name, self.store, self.run_id)
+        self.run_id = agent_exec.run_for(self.name, self.store, self.run_id)
         self.input = input
         self.core = RunCore(
             self.store,
@@ -164,20 +168,6 @@ class _Wanted:
             on_duplicate=on_duplicate,
             full=(durability or self.store.durability) == "full",
         )
-
-
-def _handed_on(name: str, store: Store, given: str | None) -> str | None:
-    """The run that ``resume --exec`` wants continued, else ``given``; used once, and not inherited by children."""
-    run_id = os.environ.get("AGENT_RESUME_RUN_ID")
-    if run_id is None or given not in (None, run_id):
-        return given
-    for variable, here in (("AGENT_RESUME_RUN_NAME", name), ("AGENT_RESUME_RUN_DB", store.location.target)):
-        wanted = os.environ.get(variable)
-        if wanted is not None and wanted != here:
-            return given
-    for variable in _HANDED_ON:
-        os.environ.pop(variable, None)
-    return run_id
 
 
 class _Execution:
@@ -212,7 +202,7 @@ class _Execution:
         owner = core.owner
         core.join(owner)
         while True:
-            request = OpenRequest(new, owner.seed, owner.judge, owner.executing)
+            request = OpenRequest(new, owner.seed, owner.judge, owner.executing, owner.in_flight)
             opened: Opened = store.direct(self._open_run, request)
             if opened.kind != "watch":
                 break
@@ -303,22 +293,28 @@ class _Execution:
     def left_by(self, error: BaseException) -> errors.RunPaused | None:
         """An exception left the body: store how the run ended. The pause in it comes back, when it is one."""
         core = self.core
-        pause = pause_in(error)
+        pause = pause_in(error, core.run_id)
         if not self.here:
             return pause
         faults.at("while-settling")
-        if pause is not None or isinstance(error, errors.RunCancelled | errors.RunLost):
+        kind = type(error)
+        if issubclass(kind, errors.RunCancelled) and error.run_id == core.run_id:  # type: ignore[attr-defined]  # ours
+            core.stopped = "cancelled"  # from outside: close() lets go of it
+        if pause is not None or (issubclass(kind, _ENDED) and error.run_id == core.run_id):  # type: ignore[attr-defined]  # ours
             return pause
         if core.done_here:
             return None
-        status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
+        status: Literal["failed", "interrupted"] = "failed" if issubclass(kind, Exception) else "interrupted"
         described = core.failure_of(error)
         settlement = Settlement(status, failure=described, skips=core.take_skips(), lost=core.take_losses())
         try:
             self.store.direct(store_settle.settle, core.where, settlement, full=core.full)
         except errors.RunCancelled:
+            core.stopped = "cancelled"
             log.warning("run %r was cancelled while it failed", core.run_id)
         except errors.AgentResumeError as trouble:
+            if isinstance(trouble, errors.InvalidTransition):
+                core.stopped = trouble.status  # paused, by a call that was cancelled: close() lets go of it
             error.add_note(f"agent-resume could not store that the run is {status}: {trouble}")
         return None
 

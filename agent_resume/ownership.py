@@ -34,18 +34,18 @@ _log = logging.getLogger("agent_resume")
 
 # "?" stands for a namespace that could not be read: it equals nothing, not even itself.
 _IDENTITY = re.compile(
-    r"(?P<name>.*)/(?P<machine>[0-9a-f]{8})/(?P<boot>[0-9a-f]{8}|-)/(?P<space>[0-9]+|-|\?)", re.DOTALL
+    r"(?P<name>.*)/(?P<machine>[0-9a-f]{8})/(?P<boot>[0-9a-f]{8}|-)/(?P<space>[0-9.]+|-|\?)", re.DOTALL
 )
 
 
 def host_identity() -> str:
-    """Where this process runs: ``hostname/machine/boot/pid namespace``, or ``AGENT_RESUME_HOST`` as it stands.
+    """Where this process runs: ``hostname/machine/boot/namespaces``, or ``AGENT_RESUME_HOST`` as it stands.
 
     Two processes of equal identity see each other's process ids.
     """
     override = os.environ.get("AGENT_RESUME_HOST")
     if override:
-        return override
+        return override.encode("utf-8", "backslashreplace").decode()  # it may hold bytes that are no text
     name = socket.gethostname()
     machine = _machine_id("/etc/machine-id") or _machine_id("/var/lib/dbus/machine-id") or _machine_elsewhere(name)
     # The machine id is not for others to see (man 5 machine-id), so only a digest of it is kept.
@@ -106,11 +106,17 @@ def _boot() -> str:
 def _pid_namespace() -> str:
     if not sys.platform.startswith("linux"):
         return "-"
+    space = _namespace("pid")
+    # In another time namespace the same process shows another start.
+    return f"{space}.{_namespace('time')}" if space else "?"
+
+
+def _namespace(kind: str) -> str:
     with contextlib.suppress(OSError):
-        found = re.search(r"\d+", os.readlink("/proc/self/ns/pid"))
+        found = re.search(r"\d+", os.readlink(f"/proc/self/ns/{kind}"))
         if found:
             return found.group()
-    return "?"
+    return ""
 
 
 def process_start(pid: int) -> int | None:

@@ -11,12 +11,15 @@ import weakref
 
 from . import clock, errors, ownership, store_runs, store_sql
 from .database import Database
+from .database_location import Location
 from .database_sql import Tx
 from .models import OwnerRow
 from .store_presence import Presence
 
 log = logging.getLogger("agent_resume")
 _owners: weakref.WeakKeyDictionary[Database, Owner] = weakref.WeakKeyDictionary()
+# Those whose last run was closed while a thread was still inside a step; their store may be opened anew meanwhile.
+_lingering: dict[Location, Owner] = {}
 _guard = threading.RLock()
 
 
@@ -25,7 +28,12 @@ def of(database: Database) -> Owner:
     with _guard:
         owner = _owners.get(database)
         if owner is None or owner.generation != database.generation:
-            owner = _owners[database] = Owner(database)
+            owner = _lingering.get(database.location)
+            if owner is None or owner.generation != database.generation:
+                owner = Owner(database)
+            else:
+                owner.move_to(database)
+            _owners[database] = owner
         return owner
 
 
@@ -39,6 +47,7 @@ class Owner:
         unsettled: steps whose function was called here and whose outcome is not stored, or could not be.
         registered: this process has its row in ``owners``.
         decided_dead: tokens whose owners were watched and found dead.
+        lingers: the last run was closed, and a step is still being executed.
     """
 
     def __init__(self, database: Database) -> None:
@@ -50,6 +59,7 @@ class Owner:
         self.unsettled: set[tuple[int, str]] = set()
         self.decided_dead: set[str] = set()
         self.registered = False
+        self.lingers = False
         self._host = ownership.host_identity()
         self._one_kernel = database.location.kind == "sqlite"
         self._lock = threading.Lock()
@@ -84,21 +94,46 @@ class Owner:
             if self._users == 1:
                 self.heart.start()
 
+    def move_to(self, database: Database) -> None:
+        """The store was closed and opened again, while a step of before is still being executed."""
+        self._database = weakref.ref(database)
+
     def leave(self) -> None:
-        """A run was closed; after the last one nothing beats and the row is taken away."""
+        """A run was closed; after the last one, and the last step, nothing beats and the row is taken away."""
         with self._lock:
             self._users -= 1
+        self._leave_if_idle()
+
+    def step_ended(self) -> None:
+        """The step that this owner lingered for may have been the last; its thread, or loop, is not held up."""
+        threading.Thread(target=self._leave_if_idle, name="agent-resume-leave", daemon=True).start()
+
+    def _leave_if_idle(self) -> None:
+        database = self._database()
+        with _guard, self._lock:
             if self._users:
+                return
+            self.lingers = any(True for _ in self.in_flight)
+            if self.lingers:
+                # Others must see that its steps are being executed, until they are not.
+                if database is not None:
+                    _lingering[database.location] = self
                 return
             self.heart.stop()
             registered, self.registered = self.registered, False
-        database = self._database()
+            if database is not None and _lingering.get(database.location) is self:
+                del _lingering[database.location]
+        self._drop_row(registered, database)
+
+    def _drop_row(self, registered: bool, database: Database | None) -> None:
         if registered and database is not None and database.generation == self.generation:
             try:
                 database.direct(self._drop, full=False)
             except errors.StoreError as trouble:
                 # Nobody's work depends on it: a row that stays is found dead once this process has ended.
                 log.warning("the row of this process in %s stays there: %s", database.display, trouble)
+            if not database.users:  # a late step had opened it again
+                database.close()
 
     def _drop(self, tx: Tx) -> None:
         # Another thread may have joined since, and its run may be this token's already.
@@ -130,6 +165,7 @@ def _leave_all() -> None:
 def _after_fork_in_child() -> None:
     global _guard
     _guard = threading.RLock()  # another thread of the parent may have held it
+    _lingering.clear()
 
 
 if hasattr(os, "register_at_fork"):

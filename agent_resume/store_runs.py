@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container
+import os
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,11 +13,15 @@ from sqlalchemy import bindparam, insert, or_, select, update
 from . import clock, errors, ownership
 from .database_sql import Statement, Tx, server_now
 from .models import OwnerRow, RunRow
+from .names import LONGEST, shortened
 from .schema import owners, runs, steps
 from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
 UNFINISHED = ("running", "paused", "failed", "interrupted")
+
+#: Set by ``agent-resume run``: which call of it started this process, perhaps by way of others.
+SUPERVISOR = "AGENT_RESUME_SUPERVISOR"
 
 _ADD_OWNER = Statement(
     insert(owners).values(beat_at=server_now(bindparam("now"))), ("token", "host", "pid", "started", "beats")
@@ -62,6 +67,9 @@ _CLEAR_STEPS = Statement(
 )
 _CLEAR_ALL_STEPS = Statement(
     update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+)
+RUNNING_OWNERS = Statement(
+    select(steps.c.owner_token).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").distinct()
 )
 SETTLE = Statement(
     update(runs)
@@ -126,14 +134,17 @@ class NewRun:
     command: str | None = None
 
 
-def create(tx: Tx, new: NewRun, *, owner: str | None, status: str = "running") -> RunRow:
-    """Insert a run with its ``created`` event.
+def create(
+    tx: Tx, new: NewRun, *, owner: str | None, status: str = "running", data: dict[str, str] | None = None
+) -> RunRow:
+    """Insert a run with its ``created`` event, which gets ``data``.
 
     Raises:
         InvalidTransition: the wished id is taken (callers look first; this is for a race that cannot happen).
     """
     ms = clock.now_ms()
-    run_id = new.id if new.id is not None else f"{new.name}-{ms}"
+    stem = shortened(new.name, LONGEST - 20)  # an id, too, can be given back to us
+    run_id = new.id if new.id is not None else f"{stem}-{ms}"
     number = ms
     while tx.one(_ID_TAKEN, {"wanted": run_id}) is not None:
         if new.id is not None:
@@ -141,7 +152,7 @@ def create(tx: Tx, new: NewRun, *, owner: str | None, status: str = "running") -
                 run_id, status="there already", action="create the run", hint="choose another id"
             )
         number += 1
-        run_id = f"{new.name}-{number}"
+        run_id = f"{stem}-{number}"
     now = clock.iso(ms)
     seq = tx.insert(
         _CREATE,
@@ -152,10 +163,16 @@ def create(tx: Tx, new: NewRun, *, owner: str | None, status: str = "running") -
             "owner_token": owner, "epoch": 1,
         },
     )  # fmt: skip
-    add_event(tx, seq, 1, now, "created")
+    add_event(tx, seq, 1, now, "created", data=json.dumps(data) if data else None)
     made = run_row(tx, RUN_BY_SEQ, {"run": seq})
     assert made is not None  # inserted three lines up, in this transaction
     return made
+
+
+def _supervised() -> dict[str, str]:
+    """What the event says by which ``agent-resume run`` finds the run of its command."""
+    supervisor = os.environ.get(SUPERVISOR)
+    return {"supervisor": supervisor} if supervisor else {}
 
 
 Judge = Callable[[OwnerRow], ownership.Verdict]
@@ -169,12 +186,14 @@ class OpenRequest:
         seed: who asks.
         judge: verdict on an owner's row.
         executing: numbers of the runs that this process executes right now.
+        in_flight: run and key of the steps that it is inside of.
     """
 
     new: NewRun
     seed: OwnerSeed
     judge: Judge
     executing: Container[int]
+    in_flight: Iterable[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +262,7 @@ def _find(tx: Tx, run_id: str) -> RunRow | None:
 
 def _create_owned(tx: Tx, request: OpenRequest, live_twin: str | None) -> Opened:
     register_owner(tx, request.seed)
-    return Opened("created", create(tx, request.new, owner=request.seed.token), live_twin=live_twin)
+    return Opened("created", create(tx, request.new, owner=request.seed.token, data=_supervised()), live_twin=live_twin)
 
 
 def _take_if_free(tx: Tx, request: OpenRequest, row: RunRow) -> Opened:
@@ -256,6 +275,15 @@ def _take_if_free(tx: Tx, request: OpenRequest, row: RunRow) -> Opened:
             return Opened("in_use", row, owner)
         if verdict == "unknown":
             return Opened("watch", row, owner)
+    elif row.status == "running" and row.owner_token is None:
+        # A Checkpoint's: whoever is inside one of its steps has it.
+        for (token,) in tx.all(RUNNING_OWNERS, {"run": row.seq}):
+            other = owner_row(tx, token) if token is not None else None
+            if other is None or (token == request.seed.token and row.seq not in {run for run, _ in request.in_flight}):
+                continue
+            verdict = request.judge(other)
+            if verdict != "dead":
+                return Opened("in_use" if verdict == "alive" else "watch", row, other)
     register_owner(tx, request.seed)
     return Opened("taken", take(tx, row, request.seed.token, owner), was=row.status)
 
@@ -268,7 +296,7 @@ def take(tx: Tx, row: RunRow, token: str, old: OwnerRow | None) -> RunRow:
         raise errors.RunLost(row.id)
     if row.owner_token is not None:
         tx.execute(_CLEAR_STEPS, {"run": row.seq, "old_token": row.owner_token})
-    data = {"from": row.status}
+    data = {"from": row.status} | _supervised()
     if old is not None and row.status == "running":  # it died, or was thrown out
         data |= {"host": ownership.host_name(old.host), "pid": str(old.pid)}
     place = Place(row.seq, row.id, row.epoch + 1)
@@ -287,15 +315,18 @@ def enter(tx: Tx, run_id: str, new: NewRun) -> RunRow:
     """
     row = _find(tx, run_id)
     if row is None:
-        return create(tx, new, owner=None)
+        return create(tx, new, owner=None, data=_supervised())
     if row.status == "cancelled":
         raise errors.RunCancelled(row.id)
-    if row.status in ("running", "completed"):
+    supervised = _supervised()
+    if row.status == "completed" or (row.status == "running" and not supervised):
         return row
     place = Place(row.seq, row.id, row.epoch)
     now = clock.now_iso()
-    _set_status(tx, row, "running", owner=None)
-    add_event(tx, row.seq, row.last_seq + 1, now, "resumed", data=json.dumps({"from": row.status}))
+    if row.status != "running":
+        _set_status(tx, row, "running", owner=None)
+    data = {"from": row.status} | supervised
+    add_event(tx, row.seq, row.last_seq + 1, now, "resumed", data=json.dumps(data))
     raise_seq(tx, place, Look(row.last_seq, "running", row.epoch), row.last_seq + 1, now)
     entered = run_row(tx, RUN_BY_SEQ, {"run": row.seq})
     assert entered is not None  # read and updated in this transaction

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,10 +11,10 @@ from sqlalchemy import bindparam, insert, select, update
 from . import clock, errors, ownership
 from .codec import Encoded
 from .database_sql import Statement, Tx
-from .models import OwnerRow
 from .schema import steps
+from .store_claim import Asking, Claim, ClaimRequest
 from .store_index import KEPT_ERROR
-from .store_sql import Look, Place, Skips, add_event, add_skips, give_seq_back, look, next_seq, owner_row, raise_seq
+from .store_sql import Look, Place, add_event, add_skips, give_seq_back, look, next_seq, owner_row, raise_seq
 
 OLD = Statement(
     select(
@@ -48,14 +47,16 @@ _RESTART = Statement(
         output=None,
     )
 )
+# The attempt is still its caller's.
+_held = (
+    steps.c.id == bindparam("step"),
+    steps.c.owner_token == bindparam("token"),
+    steps.c.attempts == bindparam("attempt"),
+    steps.c.status == "running",
+)
 _COMPLETE = Statement(
     update(steps)
-    .where(
-        steps.c.id == bindparam("step"),
-        steps.c.owner_token == bindparam("token"),
-        steps.c.attempts == bindparam("attempt"),
-        steps.c.status == "running",
-    )
+    .where(*_held)
     .values(
         status=bindparam("outcome"),
         finished_at=bindparam("now"),
@@ -67,6 +68,7 @@ _COMPLETE = Statement(
         output=bindparam("text"),
     )
 )
+_LET_GO = Statement(update(steps).where(*_held).values(owner_token=None))
 _STATE = Statement(select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step")))
 _DOUBT = Statement(
     update(steps).where(steps.c.id == bindparam("step")).values(status="in_doubt", owner_token=None, effect="once")
@@ -85,60 +87,6 @@ _SETTLE_DOUBT = Statement(
 )
 
 
-# Made once or more a step and never handed to users: not frozen, since that costs a quarter of a µs a field.
-@dataclass(slots=True)
-class Claim:
-    """What asking for a step gave.
-
-    Attributes:
-        kind: ``claimed`` (call the function), ``stored`` (an outcome is there), ``in_doubt`` (somebody must decide),
-            ``watch`` (whether its owner lives can only be told by watching its beats) or ``wait`` (an earlier
-            execution was killed in the wait before its next try; the rest of it is due).
-        step: the step row's id.
-        seq: number of its first event.
-        attempt: number of the attempt that was claimed.
-        unknown: the attempt before it began and never ended.
-        fingerprint: recorded inputs, for ``stored``.
-        code_hash: recorded code, for ``stored``.
-        owner: whom to watch.
-    """
-
-    kind: Literal["claimed", "stored", "in_doubt", "watch", "wait"]
-    step: int = 0
-    seq: int = 0
-    attempt: int = 0
-    unknown: bool = False
-    fingerprint: str | None = None
-    code_hash: str | None = None
-    owner: OwnerRow | None = None
-    until: str = ""
-
-
-@dataclass(slots=True)
-class ClaimRequest:
-    """What a step wants.
-
-    Attributes:
-        judge: verdict on an owner's row.
-        again: run a completed step again (``on_change="rerun"``).
-        retry_doubt: an ``in_doubt`` step was decided not to have happened.
-        patient: the rest of an interrupted wait between tries is waited.
-        skips: the collected skips, to be stored with this write.
-    """
-
-    key: str
-    token: str
-    effect: str
-    fingerprint: str | None
-    code_hash: str | None
-    meta: str | None
-    judge: Callable[[OwnerRow], ownership.Verdict]
-    again: bool = False
-    retry_doubt: bool = False
-    patient: bool = False
-    skips: Skips | None = None
-
-
 def refuse_unless_running(found: Look, place: Place, action: str) -> None:
     """Work is only begun in a running run.
 
@@ -150,7 +98,7 @@ def refuse_unless_running(found: Look, place: Place, action: str) -> None:
     if found.status == "cancelled":
         raise errors.RunCancelled(place.id)
     hints = {
-        "paused": "this execution paused it; answer, then start it again",
+        "paused": "answer its question, then start it again",
         "completed": "its completed steps can be read; start a new run for new work",
     }
     hint = hints.get(found.status, "start it again to go on")
@@ -178,9 +126,9 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
         return Claim("stored", step, seq, attempts, fingerprint=fingerprint, code_hash=code_hash)
     refuse_unless_running(found, place, f"start step {request.key!r}")
     unknown = status == "running"
-    if unknown and (held := _held_by_another(tx, place, request, step, token)) is not None:
+    if unknown and (held := held_by_another(tx, place, request, step, token)) is not None:
         return held
-    if status == "in_doubt" and not request.retry_doubt:
+    if status == "in_doubt" and attempts != request.retry_doubt:
         return Claim("in_doubt", step, seq, attempts)
     if unknown and "once" in (effect, request.effect):
         _doubt(tx, place, found, request, step, attempts)
@@ -191,12 +139,16 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
     return _restart(tx, place, found, request, step, seq, attempts, unknown=unknown)
 
 
-def _held_by_another(tx: Tx, place: Place, request: ClaimRequest, step: int, token: str | None) -> Claim | None:
-    """Whom to watch before a running step can be taken; None when nobody alive holds it."""
-    owner = None if token in (None, request.token) else owner_row(tx, token)
-    verdict = "dead" if owner is None else request.judge(owner)
+def held_by_another(tx: Tx, place: Place, mine: Asking, step: int, token: str | None) -> Claim | None:
+    """Whom to watch before a running step can be taken; None when nobody alive holds it.
+
+    Raises:
+        StepInFlight: somebody alive does.
+    """
+    owner = None if token in (None, mine.token) else owner_row(tx, token)
+    verdict = "dead" if owner is None else mine.judge(owner)
     if verdict == "alive" and owner is not None:
-        raise errors.StepInFlight(place.id, request.key, host=ownership.host_name(owner.host), pid=owner.pid)
+        raise errors.StepInFlight(place.id, mine.key, host=ownership.host_name(owner.host), pid=owner.pid)
     return Claim("watch", step, owner=owner) if verdict == "unknown" else None
 
 
@@ -361,24 +313,29 @@ def _finish(
         raise_seq(tx, place, found, number, now)
 
 
+def let_go(tx: Tx, attempt: Attempt) -> None:
+    """Its caller lost the run and executes the step no more; nothing is said of how it ended."""
+    tx.run(_LET_GO, {"step": attempt.step, "token": attempt.token, "attempt": attempt.attempt})
+
+
 def is_completed(tx: Tx, attempt: Attempt) -> bool:
     """Whether this very attempt's result is stored: an interrupted commit may have succeeded."""
     return tx.one(_STATE, {"step": attempt.step}) == ("completed", attempt.token, attempt.attempt)
 
 
-def settle_doubt(tx: Tx, place: Place, key: str, encoded: Encoded, by: str) -> bool:
-    """Complete an ``in_doubt`` step with a value that somebody vouches for; False when it is not in doubt."""
+def settle_doubt(tx: Tx, place: Place, key: str, encoded: Encoded, by: str, attempt: int) -> bool:
+    """Complete a step whose ``attempt`` is in doubt with a value that somebody vouches for; False when it is not."""
     found = look(tx, place)
     row = tx.one(OLD, {"run": place.seq, "wanted": key})
-    if row is None:
+    if row is None or row[2] != attempt:
         return False
-    step, attempts = row[0], row[2]
+    step = row[0]
     now = clock.now_iso()
     size = len(encoded.text.encode())
     values = {"step": step, "now": now, "format": encoded.format, "bytes": size, "text": encoded.text}
     if tx.run(_SETTLE_DOUBT, values) != 1:
         return False
-    add_event(tx, place.seq, found.last_seq + 1, now, "done", key, attempts, json.dumps({"by": by}))
+    add_event(tx, place.seq, found.last_seq + 1, now, "done", key, attempt, json.dumps({"by": by}))
     raise_seq(tx, place, found, found.last_seq + 1, now)
     return True
 

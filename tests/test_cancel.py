@@ -187,6 +187,32 @@ def test_a_cancelled_run_stops_at_its_next_step_and_keeps_what_was_in_flight(db)
     assert agent_run("a", lambda run: run.id, db=db) != "r"
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_run_that_was_cancelled_from_outside_is_let_go_of(db, failing):
+    def body(run):
+        run.step("first", lambda: cancel("r", db=db))
+        if failing:
+            raise LookupError
+        run.step("second", int)
+
+    with pytest.raises(LookupError if failing else RunCancelled):
+        agent_run("a", body, db=db, run_id="r")
+    with Store(db) as store:
+        assert store.run_row("r").owner_token is None
+
+
+def test_a_run_that_was_paused_behind_its_back_is_let_go_of(db):
+    def body(run):
+        with Checkpoint("r", db=db) as other, pytest.raises(BaseException):
+            other.pause("ok?")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        agent_run("a", body, db=db, run_id="r")
+    with Store(db) as store:
+        assert (store.run_row("r").status, store.run_row("r").owner_token) == ("paused", None)
+
+
 def test_a_run_that_cancels_itself_stops_there(db):
     def body(run):
         run.step("first", lambda: 1)
@@ -303,7 +329,9 @@ def test_case_040_what_leaves_a_step_passes_through_and_is_no_outcome(db, error)
     assert agent_run("a", lambda run: run.step("s", lambda: 1), db=db, run_id="r") == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
+)
 def test_case_040_in_a_coroutine_too(db, error):
     async def leave():
         raise error
@@ -311,7 +339,7 @@ def test_case_040_in_a_coroutine_too(db, error):
     async def body(run):
         await run.step("s", leave)
 
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)), blocking_allowed():  # a body left by GeneratorExit may be one that is thrown away
         asyncio.run(agent_run("a", body, db=db, run_id="r"))
     state = load_run("r", db=db)
     assert state.status == "interrupted"

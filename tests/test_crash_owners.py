@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import agent_resume
@@ -411,3 +412,161 @@ def test_an_owner_that_cannot_beat_for_a_lease_starts_no_further_step(db: str, m
     with pytest.raises(agent_resume.StoreError):
         agent_resume.agent_run("job", body, run_id="job", db=db)
     assert called == ["first"]
+
+
+# -- a step that outlives the call it was made in ---------------------------------------------------------------------------
+
+_LEFT_BEHIND = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from agent_resume import Checkpoint, StepInFlight, agent_run
+db, form, begun, over = sys.argv[1], sys.argv[2], threading.Event(), threading.Event()
+pool = ThreadPoolExecutor(1)
+def slow():
+    begun.set()
+    over.wait(30)
+    return "slow"
+def body(run):
+    late = pool.submit(run.step, "a", slow)
+    begun.wait()
+    raise TimeoutError
+try:
+    if form == "agent_run":
+        agent_run("job", body, run_id="j", db=db)
+    else:
+        with Checkpoint("j", db=db) as run:
+            body(run)
+except TimeoutError:
+    pass
+try:
+    with Checkpoint("j", db=db) as run:
+        run.step("a", lambda: "twice")
+except StepInFlight:
+    print("refused here", flush=True)
+print("left", flush=True)
+sys.stdin.readline()
+over.set()
+pool.shutdown()
+"""
+
+
+@pytest.mark.parametrize("form", ["agent_run", "Checkpoint"])
+def test_a_step_whose_thread_is_still_inside_it_is_not_executed_elsewhere(form, tmp_path):
+    db = str(tmp_path / "runs.db")
+    command = [sys.executable, "-c", _LEFT_BEHIND, db, form]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert [other.stdout.readline(), other.stdout.readline()] == ["refused here\n", "left\n"]
+        with agent_resume.Checkpoint("j", db=db) as run, pytest.raises(agent_resume.StepInFlight) as caught:
+            run.step("a", pytest.fail)
+        assert caught.value.pid == other.pid
+        other.stdin.write("go on\n")
+        other.stdin.close()
+        assert other.wait(30) == 0
+    with agent_resume.Checkpoint("j", db=db) as run:
+        assert run.get_step_result("a") == "slow"
+
+
+def test_once_the_step_left_behind_has_ended_nothing_is_held_for_it(tmp_path):
+    db, begun, over = str(tmp_path / "runs.db"), threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        return over.wait(30)
+
+    def beating():
+        return sum(other.name == "agent-resume-beat" for other in threading.enumerate())
+
+    before = beating()
+    with agent_resume.Checkpoint("j", db=db) as run:
+        thread = threading.Thread(target=run.step, args=("a", slow))
+        thread.start()
+        assert begun.wait(30)
+    over.set()
+    thread.join()
+    deadline = time.monotonic() + 20
+    while sqlite3.connect(db).execute("SELECT count(*) FROM owners").fetchone() != (0,):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    while beating() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("end", ["cancel", "pause"])
+def test_what_ends_a_nested_run_does_not_leave_the_outer_one_running(end, tmp_path, cli):
+    db = str(tmp_path / "runs.db")
+
+    def inner(run):
+        if end == "pause":
+            run.pause("approve?")
+        run.cancel()
+        run.step("x", int)
+
+    def outer(run):
+        agent_resume.agent_run("inner", inner, run_id="inner", db=db, on_pause="raise")
+
+    with agent_resume.Checkpoint("server", db=db) as server:
+        server.record("up", 1)
+        with pytest.raises((agent_resume.RunPaused, agent_resume.RunCancelled)):
+            agent_resume.agent_run("outer", outer, run_id="outer", db=db, on_pause="return")
+        assert agent_resume.load_run("outer", db=db).status == "interrupted"
+        assert cli("resume", "outer", "--db", db).returncode == 130
+
+
+def test_an_owner_that_lost_its_run_cannot_cancel_it(tmp_path, cli):
+    db = str(tmp_path / "runs.db")
+
+    def body(run):
+        run.step("a", int)
+        assert cli("resume", "r", "--take-over", "--db", db).returncode == 0
+        run.cancel()
+
+    with pytest.raises(agent_resume.RunLost):
+        agent_resume.agent_run("job", body, run_id="r", db=db)
+    assert agent_resume.load_run("r", db=db).status == "interrupted"
+
+
+@pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="needs another time namespace")
+def test_a_live_owner_of_another_time_namespace_is_not_taken_for_dead(tmp_path, spawn_agent):
+    if subprocess.run(["unshare", "-T", "--fork", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel has no time namespaces")
+    owner = spawn_agent(TWO_STEPS, marker="in first")
+    code = "from agent_resume import ownership\nprint(ownership.same_host(ownership.host_identity(), input()))"
+    said = subprocess.run(
+        ["unshare", "-T", "--boottime", "100000", "--fork", sys.executable, "-c", code],
+        input=ownership.host_identity(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout == "False\n", said.stderr
+    owner.kill()
+
+
+def test_a_step_of_a_process_that_was_refused_and_lives_on_can_be_executed_by_the_new_owner(tmp_path, spawn_agent):
+    db = str(tmp_path / "runs.db")
+    code = """
+import os, sys, time
+import agent_resume
+def body(run):
+    run.step("a", int)
+    if os.fork() == 0:
+        try:
+            run.step("c", lambda: print("in c", flush=True) or time.sleep(2))
+        except agent_resume.RunLost:
+            print("refused", flush=True)
+        while not os.path.exists("stop"):
+            time.sleep(0.05)
+        os._exit(0)
+    time.sleep(60)
+agent_resume.agent_run("job", body, run_id="j", db=sys.argv[1])
+"""
+    parent = spawn_agent(code, db, marker="in c")
+    os.kill(parent.pid, signal.SIGKILL)
+    while psutil.pid_exists(parent.pid) and psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    with pytest.raises(agent_resume.StepInFlight):
+        agent_resume.agent_run("job", lambda run: run.step("c", pytest.fail), run_id="j", db=db)
+    parent.wait_for("refused")
+    assert agent_resume.agent_run("job", lambda run: run.step("c", lambda: "mine"), run_id="j", db=db) == "mine"
+    (tmp_path / "stop").touch()
+    parent.finish()

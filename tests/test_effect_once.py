@@ -16,6 +16,7 @@ from agent_resume import (
     AsyncCheckpoint,
     Checkpoint,
     OutputNotStorable,
+    RunLost,
     StepInDoubt,
     StepInFlight,
     Store,
@@ -181,6 +182,11 @@ def test_verify_without_once_is_a_mistake(db):
         run.step("s", int, verify=lambda: UNKNOWN)
 
 
+def test_verify_that_is_no_function_is_a_mistake_at_once(db):
+    with Checkpoint("r", db=db) as run, pytest.raises(TypeError, match="verify"):
+        run.step("s", int, effect="once", verify=5)
+
+
 def test_the_idempotency_key_is_the_same_for_every_attempt_and_for_no_other_step(db):
     keys = []
 
@@ -330,3 +336,57 @@ def test_a_step_in_flight_elsewhere_is_told_with_its_process(db, spawn_agent):
         agent.kill()
         time.sleep(0.05)
         assert run.step("s", int) == 0
+
+
+#: Another process, while ``verify`` is asked here: it is left in its own attempt, or knows the result.
+OTHER = """
+import sys
+from agent_resume import Checkpoint, NOT_DONE, Verified
+def pay():
+    print('paid')
+    raise KeyboardInterrupt
+with Checkpoint('r', db=sys.argv[1]) as run:
+    try:
+        run.step('pay', pay, effect='once', verify=lambda: NOT_DONE if sys.argv[2] == 'tries' else Verified('receipt'))
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def dies():
+    raise KeyboardInterrupt  # nobody knows whether it happened
+
+
+@pytest.mark.parametrize("stale", [NOT_DONE, Verified("old")], ids=repr)
+def test_what_verify_said_of_one_attempt_does_not_decide_about_a_later_one(db, run_python, stale):
+    asked, paid = [], []
+
+    def verify():
+        asked.append(1)
+        if len(asked) > 1:
+            return UNKNOWN
+        assert run_python(OTHER, db, "tries").stdout == "paid\n"
+        return stale
+
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(KeyboardInterrupt):
+            run.step("pay", dies, effect="once")
+        with pytest.raises((StepInDoubt, RunLost)):
+            run.step("pay", lambda: paid.append(1), effect="once", verify=verify)
+    assert not paid
+    assert (steps(db)["pay"].status, steps(db)["pay"].attempts) == ("in_doubt", 2)
+
+
+@pytest.mark.filterwarnings("ignore::agent_resume.StepCodeChangedWarning")
+def test_what_another_process_has_verified_meanwhile_is_returned(db, run_python):
+    paid = []
+
+    def verify():
+        assert run_python(OTHER, db, "knows").returncode == 0
+        return NOT_DONE
+
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(KeyboardInterrupt):
+            run.step("pay", dies, effect="once")
+        assert run.step("pay", lambda: paid.append(1), effect="once", verify=verify) == "receipt"
+    assert not paid

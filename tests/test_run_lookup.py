@@ -11,11 +11,15 @@ import raw
 from agent_resume import (
     AgentResumeWarning,
     AmbiguousRunId,
+    Checkpoint,
+    RunInUse,
     RunNotFound,
     Store,
     agent_run,
+    answer,
     cancel,
     list_runs,
+    load_run,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeChangedWarning")
@@ -110,7 +114,8 @@ def test_the_environment_chooses_a_run_once(db, monkeypatch, tmp_path):
     monkeypatch.setenv("AGENT_RESUME_RUN_NAME", "job")
     monkeypatch.setenv("AGENT_RESUME_RUN_DB", db)
     assert agent_run("another", lambda run: run.id, db=db) != first, "not this name"
-    assert agent_run("job", lambda run: run.id, db=tmp_path / "other.db") != first, "not this store"
+    with pytest.warns(AgentResumeWarning, match="works in another store"):
+        assert agent_run("job", lambda run: run.id, db=tmp_path / "other.db") != first, "not this store"
     assert agent_run("job", lambda run: run.id, db=db) == first
     assert not [name for name in os.environ if name.startswith("AGENT_RESUME_RUN")]
     assert agent_run("job", lambda run: run.id, db=db) == second
@@ -171,3 +176,35 @@ def test_lists_are_filtered_sorted_and_cut(db):
         ids(sort="size; DROP TABLE runs")
     with pytest.raises(ValueError, match="iso"):
         ids(since="yesterday")
+
+
+def test_a_checkpoint_that_is_inside_a_step_is_not_robbed_of_its_run(db, spawn_agent):
+    code = "import sys, time\nfrom agent_resume import Checkpoint\n" \
+        "Checkpoint('job', db=sys.argv[1]).step('s', lambda: print('in', flush=True) or time.sleep(60))"  # fmt: skip
+    other = spawn_agent(code, db, marker="in")
+    with pytest.raises(RunInUse) as caught:
+        agent_run("job", pytest.fail, run_id="job", db=db)
+    assert caught.value.pid == other.pid
+    with pytest.warns(AgentResumeWarning, match="is being executed"):
+        assert agent_run("job", lambda run: run.id, db=db) != "job"
+    other.kill()
+    assert agent_run("job", lambda run: run.step("s", lambda: 2), run_id="job", db=db) == 2
+
+
+def test_a_checkpoint_of_this_process_that_left_a_step_running_holds_up_nobody(db):
+    with Checkpoint("job", db=db) as run, pytest.raises(KeyboardInterrupt):
+        run.step("s", raise_interrupt)
+    assert agent_run("job", lambda run: run.step("s", lambda: 2), run_id="job", db=db) == 2
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_id_that_no_run_can_have_is_simply_not_found(db, cli):
+    with Checkpoint("r", db=db) as run:
+        run.record("a", 1)
+    for ask in (load_run, cancel, lambda run_id, db: answer(run_id, "q", 1, db=db)):
+        with pytest.raises(RunNotFound):
+            ask("\udcff", db=db)
+    assert list(list_runs(name="\udcff", db=db)) == []
