@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from . import clock, errors, run_events, store_index, store_pauses, store_queries, store_records, store_settle
-from .models import MISSING, PauseRow, StepEvent
+from . import (
+    errors,
+    run_events,
+    run_usage,
+    store_index,
+    store_queries,
+    store_records,
+    store_settle,
+)
+from .names import check_name, check_text
 from .run_context import active
 from .run_core import FORMAT, ID, OUTPUT, RunCore, log
-from .run_effects import Do, Flow, News, Read, Write
-from .run_options import check_name
-from .run_steps import enter, refuse_if_cancelled
+from .run_effects import Do, Flow, Read, Write
+from .run_options import check_meta
+from .run_steps import enter, watch
+from .store_claim import Claim
 from .store_index import KEPT_ERROR
-from .store_notify import LOOK_ANYWAY, NOTHING_SEEN
-from .store_sql import Place
 
 # -- records and events ----------------------------------------------------------------------------------------------
 
@@ -24,17 +30,25 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
     """Store an already computed value; the one that counts comes back."""
     name = core.check_key(key)
     core.refuse_if_stopped(f"record {name!r}")
+    check_meta(meta)
     encoded, fresh = core.codec.settle(result, key=name)
-    text = core.meta_text(name, meta)
+    text = core.meta_text(name, run_usage.merged(result, meta))
     yield from enter(core)
-    if (core.where.seq, name) in core.owner.in_flight:
-        raise errors.StepInFlight(core.run_id, name)
-    skips = core.take_skips()
-    try:
-        found = yield Write(store_records.record, (core.loose, name, encoded, text, replace, skips), core.full)
-    except BaseException:
+    while True:
+        owner = core.owner
+        if (core.where.seq, name) in owner.in_flight:
+            raise errors.StepInFlight(core.run_id, name)
+        skips = core.take_skips()
+        request = store_records.RecordRequest(name, owner.token, owner.judge, encoded, text, replace, skips)
+        try:
+            found = yield Write(store_records.record, (core.loose, request), core.full)
+        except BaseException:
+            core.return_skips(skips)
+            raise
+        if not isinstance(found, Claim):
+            break
         core.return_skips(skips)
-        raise
+        yield from watch(core, name, found)
     if not found.written:
         core.return_skips(skips)
     small = found.stored.text if len(found.stored.text) <= store_index.INDEX_OUTPUT_BYTES else None
@@ -52,7 +66,7 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
             )
         return stored
     if core.tells and found.written:
-        core.tell(StepEvent("done", core.run_id, name, result=fresh))
+        core.tell_result("done", name, lambda: core.decode(name, encoded.format, encoded.text))
     return fresh
 
 
@@ -175,6 +189,7 @@ def result_flow(core: RunCore, key: object, default: Any) -> Flow:
 
 def count_flow(core: RunCore, prefix: str, digits_only: bool) -> Flow:
     """How many completed keys start with ``prefix``."""
+    prefix = check_text("prefix", prefix)
     if not (yield from locate(core)):
         return 0
     keys = yield Read(store_queries.completed_keys_from, (core.where.seq, prefix))
@@ -188,102 +203,6 @@ def row_flow(core: RunCore) -> Flow:
     if not (yield Do(core.store.exists)):
         return None
     return (yield Read(store_queries.run_by_id, (core.run_id,)))
-
-
-# -- pauses and waits ------------------------------------------------------------------------------------------------
-
-
-def _decoded_answer(core: RunCore, pause: PauseRow, returns: Any) -> Any:
-    return core.decode(None, "tagged", pause.value or "null", returns)
-
-
-def _encoded(core: RunCore, value: Any, key: str, what: str) -> str:
-    try:
-        return core.codec.encode_tagged(value, key=key)
-    except errors.OutputNotStorable as error:
-        error.about(what)
-        raise
-
-
-def pause_flow(
-    core: RunCore, reason: str, context: Any, name: str | None, returns: Any, signal: Callable[..., BaseException]
-) -> Flow:
-    """Answered: the answer. Else the question is stored and this execution stops."""
-    if core.stopped != "paused":  # another thread's pause came first: both are asked
-        core.refuse_if_stopped("pause")
-    label = check_name("pause name", reason if name is None else name)
-    if name is None:
-        if label in core.unnamed_pauses:
-            raise errors.InvalidTransition(
-                core.run_id, status="at a second pause of the same reason", action="pause", hint="give each one a name="
-            )
-        core.unnamed_pauses.add(label)
-    text = _encoded(core, context, label, f"the context of pause {label!r}") if context is not None else None
-    yield from enter(core)
-    skips = core.take_skips()
-    question = store_pauses.Question(label, "pause", str(reason), text, skips=skips)
-    try:
-        pause = yield Write(store_pauses.ask, (core.where, question), True)
-    except BaseException:
-        core.return_skips(skips)
-        raise
-    if pause.answered_at is not None:
-        core.return_skips(skips)
-        return _decoded_answer(core, pause, returns)
-    core.stopped = "paused"
-    core.paused = (label, str(reason), context)
-    raise signal(core.run_id, name=label, reason=str(reason), context=context)
-
-
-def pause_context_flow(core: RunCore) -> Flow:
-    """Context of the newest pause, ``{}`` when there is none."""
-    if not (yield from locate(core)):
-        return {}
-    pauses = yield Read(store_pauses.pauses_of, (core.where.seq,))
-    asked = [pause for pause in pauses if pause.kind == "pause" and pause.asked_at is not None]
-    if not asked:
-        return {}
-    newest = max(asked, key=lambda pause: (pause.asked_at, pause.id))
-    return core.decode(None, "tagged", newest.context) if newest.context is not None else {}
-
-
-def wait_flow(core: RunCore, name: str, timeout: float | None, prompt: str | None, default: Any, returns: Any) -> Flow:
-    """Wait in the live process for an answer; the deadline is the one that was stored first."""
-    core.refuse_if_stopped("wait")
-    label = check_name("wait name", name)
-    yield from enter(core)
-    deadline = None if timeout is None else clock.iso(clock.now_ms() + round(timeout * 1000))
-    question = store_pauses.Question(label, "wait", prompt, None, deadline)
-    pause = yield Write(store_pauses.ask, (core.where, question), True)
-    seen = NOTHING_SEEN
-    while pause.answered_at is None:
-        if pause.deadline is not None and pause.deadline <= clock.now_iso():
-            if default is MISSING:
-                raise errors.WaitTimeout(core.run_id, label, pause.deadline)
-            text = _encoded(core, default, label, f"the default of wait {label!r}")
-            pause = yield Write(store_pauses.end_wait, (core.where, label, text, "timeout"), True)
-            break
-        left = LOOK_ANYWAY if pause.deadline is None else (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000
-        seen = yield News(core.where.seq, seen, max(0.001, left))
-        yield from refuse_if_cancelled(core)
-        pause = yield Read(store_pauses.pause_of, (core.where.seq, label))
-    return _decoded_answer(core, pause, returns)
-
-
-def sleep_flow(core: RunCore, name: str, seconds: float) -> Flow:
-    """Sleep durably: after a resume only the rest."""
-    core.refuse_if_stopped("sleep")
-    label = check_name("sleep name", name)
-    yield from enter(core)
-    until = clock.iso(clock.now_ms() + round(max(0.0, seconds) * 1000))
-    pause = yield Write(store_pauses.ask, (core.where, store_pauses.Question(label, "sleep", None, None, until)), True)
-    if pause.answered_at is not None:
-        return
-    seen = NOTHING_SEEN
-    while (left := (clock.parse_iso(pause.deadline) - clock.now_ms()) / 1000) > 0:
-        seen = yield News(core.where.seq, seen, left)
-        yield from refuse_if_cancelled(core)
-    yield Write(store_pauses.end_wait, (core.where, label, "null", "sleep"), core.full)
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------
@@ -339,7 +258,7 @@ def _done_again(core: RunCore, summary: Any, text: str) -> Flow:
 def cancel_flow(core: RunCore) -> Flow:
     """Cancel this very run; what is in flight is still stored."""
     yield from enter(core)
-    yield Write(store_settle.cancel, (Place(core.where.seq, core.run_id),), True)
+    yield Write(store_settle.cancel, (core.loose,), True)
     core.stopped = "cancelled"
 
 

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import clock, errors, store_queries, store_records
+from .names import LONGEST, check_name
 from .run_effects import Flow, Read, Write
 from .run_flows import record_flow, result_flow
-from .run_options import check_name
 from .run_steps import enter
 
 if TYPE_CHECKING:
     from .run_core import RunCore
+
+
+# Ours, and yet failures of the step that was called.
+_FAILURES = (errors.StepTimeout, errors.OutputNotStorable, errors.StoredStepError)
 
 
 class LoopState:
@@ -34,7 +38,7 @@ class LoopState:
 
     def __init__(self, core: RunCore, name: object, max_turns: int | None, max_seconds: float | None) -> None:
         self._core = core
-        self.name = check_name("loop name", name)
+        self.name = check_name("loop name", name, longest=LONGEST - 20)  # a turn adds its number
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1):
             raise ValueError(f"max_turns is a number of turns from 1, not {max_turns!r}")
         if max_seconds is not None and not max_seconds > 0:
@@ -53,6 +57,7 @@ class LoopState:
         self._started = 0.0
         self._replay = False
         self._was_out_of_budget = False
+        self._ended = False
 
     def key(self, turn: int) -> str:
         """The step that is turn ``turn``."""
@@ -103,6 +108,7 @@ class LoopState:
         behind = self.turns - 1 if self._replay else self.turns
         if behind:
             self.last = yield from result_flow(core, self.key(behind), None)
+        self._ended = (yield Read(store_queries.status_of, (core.where.seq,))) in ("completed", "cancelled")
         if self.status == "completed":
             return
         fresh: dict[str, Any] = {}
@@ -162,13 +168,28 @@ class LoopState:
             said = {} if verdict == "done" else {"verdict": json.loads(encode(verdict))}
         yield from self._note(fields, phase="turn-done", turn=turn, done=done, **said)
 
-    def stepped(self, value: Any) -> None:
-        """The turn's step has its result."""
+    def stepped(self, value: Any, fn: Callable[..., Any], returns: Any) -> None:
+        """The turn's step has its result; what the body does to it must not reach the next turn."""
         self._stepped = True
-        self.last = value
+        _, self.last = self._core.codec.settle(value, returns=returns, hint=fn)
+
+    def refuse_a_step(self, turn: int) -> None:
+        """No step of a turn that said ``done()``: what it gave is stored.
+
+        Raises:
+            InvalidTransition: the turn is over.
+        """
+        if self.status == "completed" and turn == self.turns:
+            raise errors.InvalidTransition(
+                self._core.run_id, status=f"past turn {turn} of loop {self.name!r}", action="call its step",
+                hint="call the turn's step before its done()",
+            )  # fmt: skip
 
     def failed_flow(self, turn: int, error: BaseException) -> Flow:
         """The turn's step failed; the loop's state says so until it ends in another way."""
+        refused = issubclass(type(error), errors.AgentResumeError) and not issubclass(type(error), _FAILURES)
+        if self._stepped or refused:
+            return
         self.status = "failed"
         text = str(self._core.failure_of(error).get("message", ""))
         fields = {"loop_status": self._core.codec.encode_tagged("failed")}
@@ -179,6 +200,8 @@ class LoopState:
 
     def _note(self, fields: dict[str, Any], **data: Any) -> Flow:
         core = self._core
+        if self._ended and data["phase"] != "iterate":
+            return  # its turns can be looked at; a further one is refused
         said = {name: value for name, value in data.items() if value is not None} | {"name": self.name}
         skips = core.take_skips()
         try:
@@ -246,12 +269,13 @@ class Turn(_TurnBase):
 
     def step(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         """The turn's step, ``run.step(NAME-NUMBER, fn, *args, …)``; its result is the next turn's ``last``."""
+        self._state.refuse_a_step(self.number)
         try:
             value = self._run.step(self.name, fn, *args, **options)
         except Exception as error:
             self._run._drive(self._state.failed_flow(self.number, error))
             raise
-        self._state.stepped(value)
+        self._state.stepped(value, fn, options.get("returns"))
         return value
 
     def done(self, verdict: Any = "done") -> None:
@@ -291,12 +315,13 @@ class AsyncTurn(_TurnBase):
 
     async def step(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         """``Turn.step``."""
+        self._state.refuse_a_step(self.number)
         try:
             value = await self._run.step(self.name, fn, *args, **options)
         except Exception as error:
             await self._run._drive(self._state.failed_flow(self.number, error))
             raise
-        self._state.stepped(value)
+        self._state.stepped(value, fn, options.get("returns"))
         return value
 
     async def done(self, verdict: Any = "done") -> None:

@@ -30,6 +30,7 @@ from . import (
 )
 from .database_sql import Tx
 from .models import AgentRunState, EventRow, ImportOutcome, PauseRow, RunDump, RunRow, RunSummary
+from .names import check_name, check_text, may_be, shortened
 from .store_owner import Owner
 from .store_sql import Place
 
@@ -52,7 +53,8 @@ class Store:
     Nothing is opened before the first use. A context manager; ``close()`` ends its lifetime.
 
     Raises:
-        ValueError: not a place for a store, or an unknown durability.
+        ValueError: not a place for a store, an unknown durability, or a codec that cannot be used.
+        TypeError: something that is no codec, or a size that is no int.
     """
 
     def __init__(
@@ -134,13 +136,14 @@ class Store:
         Raises:
             RunNotFound, AmbiguousRunId: none, or several.
         """
-        if not self.exists():
+        if not may_be(wanted) or not self.exists():
             raise errors.RunNotFound(wanted, where=self.display)
         return self.ask(store_queries.find_run, wanted)
 
     def list_runs(self, wanted: store_queries.RunFilter | None = None) -> Iterator[RunSummary]:
         """Runs as summaries, newest first; outputs are never read and no transaction stays open between pages."""
-        return store_status.list_runs(self, wanted or store_queries.RunFilter())
+        wanted = wanted or store_queries.RunFilter()
+        return store_status.list_runs(self, wanted) if wanted.name is None or may_be(wanted.name) else iter(())
 
     def load_run(self, run_id: str) -> AgentRunState:
         """A run with its steps.
@@ -157,7 +160,7 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
-        row = self.ask(store_queries.run_by_id, run_id) if self.exists() else None
+        row = self.ask(store_queries.run_by_id, run_id) if may_be(run_id) and self.exists() else None
         if row is None:
             raise errors.RunNotFound(run_id, where=self.display)
         return row
@@ -186,14 +189,21 @@ class Store:
 
         Raises:
             RunNotFound, InvalidTransition: no such run; it has ended, or asks several things and no name was given.
+            InvalidName: no question can have that name, or ``by`` holds what no text can.
         """
+        if name is not None:
+            name = check_name("pause name", shortened(check_text("pause name", name)))
         try:
             text = self.codec.encode_tagged(value, key=name)
         except errors.OutputNotStorable as error:
             error.about("the answer" if name is None else f"the answer to {name!r}")
             raise
         self.run_row(run_id)
-        who = by if by is not None else f"pid {os.getpid()} on {ownership.host_name(ownership.host_identity())}"
+        who = (
+            check_text("answered_by", by)
+            if by is not None
+            else f"pid {os.getpid()} on {ownership.host_name(ownership.host_identity())}"
+        )
         return self.direct(store_pauses.answer, run_id, name, text, who)
 
     def cancel(self, run_id: str) -> RunRow:

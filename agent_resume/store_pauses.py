@@ -62,7 +62,6 @@ class Question:
     reason: str | None
     context: str | None = None
     deadline: str | None = None
-    skips: Skips | None = None
 
 
 def pause_of(tx: Tx, run: int, name: str) -> PauseRow | None:
@@ -92,28 +91,46 @@ def answered(tx: Tx, run_ids: list[str]) -> set[str]:
     return found
 
 
-def ask(tx: Tx, place: Place, question: Question) -> PauseRow:
+def ask(tx: Tx, place: Place, question: Question, skips: Skips | None = None) -> PauseRow:
     """Answered: the answer. Else store the question and, for a ``pause``, stop the run.
 
     Raises:
-        InvalidTransition: the run is not running (two threads pause at once: the second finds it paused).
+        RunCancelled: the run was cancelled.
+        InvalidTransition: the run is not running (two threads pause at once: the second finds it paused), or the name
+            is that of a sleep, or of a wait that timed out.
     """
     found = look(tx, place)
     old = pause_of(tx, place.seq, question.name)
+    if found.status == "cancelled":
+        raise errors.RunCancelled(place.id)
+    if old is not None:
+        _refuse_other_kind(place, question, old)
     if old is not None and old.answered_at is not None:
         if old.asked_at is None:
-            _store(tx, place, found, question, old)
+            _store(tx, place, found, question, old, skips)
         return pause_of(tx, place.seq, question.name) or old
     # Two threads may pause at once; the second question is stored beside the first.
     if found.status != "paused" or question.kind != "pause":
         refuse_unless_running(found, place, f"pause at {question.name!r}")
-    _store(tx, place, found, question, old)
+    _store(tx, place, found, question, old, skips)
     asked = pause_of(tx, place.seq, question.name)
     assert asked is not None  # stored two lines up
     return asked
 
 
-def _store(tx: Tx, place: Place, found: Look, question: Question, old: PauseRow | None) -> None:
+def _refuse_other_kind(place: Place, question: Question, old: PauseRow) -> None:
+    # A person's answer is one to a pause and to a wait alike; what the clock answered, nobody was asked.
+    by_clock = "sleep" in (old.kind, question.kind) or old.answered_by == "timeout"
+    if old.kind != question.kind and by_clock:
+        raise errors.InvalidTransition(
+            place.id,
+            status=f"past {f'a {old.kind}' if old.asked_at is not None else 'an answer'} named {question.name!r}",
+            action=f"use that name for a {question.kind}",
+            hint="pauses, waits and sleeps share their names; give each its own",
+        )
+
+
+def _store(tx: Tx, place: Place, found: Look, question: Question, old: PauseRow | None, skips: Skips | None) -> None:
     now = clock.now_iso()
     values = {
         "name": question.name, "reason": question.reason, "context": question.context, "deadline": question.deadline,
@@ -142,7 +159,7 @@ def _store(tx: Tx, place: Place, found: Look, question: Question, old: PauseRow 
     answered = old is not None and old.answered_at is not None
     if question.kind == "pause" and not answered:
         tx.run(_PAUSE_RUN, {"run": place.seq, "old_epoch": found.epoch})
-    last = add_skips(tx, place, found.last_seq, now, question.skips) + 1
+    last = add_skips(tx, place, found.last_seq, now, skips) + 1
     kind = "paused" if question.kind == "pause" else question.kind
     data = {"name": question.name, "reason": question.reason}
     if question.deadline is not None:
@@ -172,6 +189,10 @@ def answer(tx: Tx, run_id: str, name: str | None, value: str, by: str) -> tuple[
         name = _only_open(tx, place, run.status)
     now = clock.now_iso()
     old = pause_of(tx, run.seq, name)
+    if old is not None and old.kind == "sleep":
+        raise errors.InvalidTransition(
+            run.id, status=f"sleeping at {name!r}", action="answer", hint="a sleep asks nothing and ends by itself"
+        )
     if old is not None and old.answered_at is not None:
         return old, False
     if old is None:

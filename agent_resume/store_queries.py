@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
@@ -53,6 +54,12 @@ _LOOP_NOTES = Statement(
     select(events.c.data)
     .where(events.c.run_id == bindparam("run"), events.c.type == "loop", events.c.data.is_not(None))
     .order_by(events.c.seq)
+)
+_PAUSED = Statement(
+    select(events.c.data)
+    .where(events.c.run_id == bindparam("run"), events.c.type == "paused", events.c.data.is_not(None))
+    .order_by(events.c.seq.desc())
+    .limit(1)
 )
 _STATUS = Statement(select(runs.c.status).where(runs.c.seq == bindparam("run")))
 
@@ -154,6 +161,13 @@ def turns_of(tx: Tx, run: int, loop: str) -> list[Row]:
 def loop_notes(tx: Tx, run: int) -> list[str]:
     """Data of a run's ``loop`` events, in order."""
     return [data for (data,) in tx.all(_LOOP_NOTES, {"run": run})]
+
+
+def last_paused(tx: Tx, run: int) -> str | None:
+    """Name of the pause that was asked last."""
+    row = tx.one(_PAUSED, {"run": run})
+    said = json.loads(row[0]) if row is not None else None
+    return said.get("name") if isinstance(said, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

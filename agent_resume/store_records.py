@@ -12,7 +12,8 @@ from . import clock, errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .schema import runs, steps
-from .store_index import OUTPUT
+from .store_claim import Asking, Claim
+from .store_index import KEPT_ERROR, OUTPUT
 from .store_records_once import record_at_once
 from .store_sql import (
     RUN_BY_SEQ,
@@ -28,7 +29,7 @@ from .store_sql import (
     raise_seq,
     run_row,
 )
-from .store_steps import OLD, refuse_unless_running
+from .store_steps import OLD, held_by_another, refuse_unless_running
 
 _RECORD = Statement(
     insert(steps).values(status="completed", attempts=1),
@@ -79,14 +80,32 @@ class Recorded:
     seq: int
 
 
-def record(
-    tx: Tx, place: Place, key: str, encoded: Encoded, meta: str | None, replace: bool, skips: Skips | None
-) -> Recorded:
+@dataclass(slots=True)
+class RecordRequest(Asking):
+    """What is to be recorded.
+
+    Attributes:
+        replace: overwrite what is there.
+        skips: the collected skips, to be stored with this write.
+    """
+
+    encoded: Encoded
+    meta: str | None
+    replace: bool = False
+    skips: Skips | None = None
+
+
+def record(tx: Tx, place: Place, request: RecordRequest) -> Recorded | Claim:
     """Store an already computed value; the first one wins unless ``replace``.
+
+    Returns:
+        What counts now; a ``Claim`` of kind ``watch`` when it must first be seen whether a running step's owner lives.
 
     Raises:
         StepInFlight: a step of that key is being executed.
+        InvalidTransition: the run does not run, or a kept failure is the outcome.
     """
+    key, encoded, meta, skips = request.key, request.encoded, request.meta, request.skips
     if skips is None:
         unseen = _record_unseen(tx, place, key, encoded, meta)
         if unseen is not None:
@@ -95,21 +114,31 @@ def record(
     refuse_unless_running(found, place, f"record {key!r}")
     row = tx.one(OLD, {"run": place.seq, "wanted": key})
     if row is None:
-        return _record_new(tx, place, found, key, encoded, meta, skips)
-    step, status, _, _, _, seq, *_ = row
-    if status == "running":
-        raise errors.StepInFlight(place.id, key)
-    if status == "completed":
-        stored = tx.one(OUTPUT, {"step": step})
-        assert stored is not None  # the row was read in this transaction
-        kept = Encoded(stored[0], stored[1])
-        if kept == encoded or not replace:
+        return record_new(tx, place, found, key, encoded, meta, skips)
+    step, status, attempts, token, _, seq, _, _, output_format, _ = row
+    unknown = status == "running"
+    if unknown and (held := held_by_another(tx, place, request, step, token)) is not None:
+        return held
+    if not request.replace:
+        if output_format == KEPT_ERROR:
+            raise errors.InvalidTransition(
+                place.id, status=f"holding a failure that keep_errors made the outcome of {key!r}",
+                action=f"record {key!r}", hint="replace=True overwrites it",
+            )  # fmt: skip
+        if status == "completed":
+            stored = tx.one(OUTPUT, {"step": step})
+            assert stored is not None  # the row was read in this transaction
+            kept = Encoded(stored[0], stored[1])
             return Recorded(kept, kept != encoded, False, step, seq)
     now = clock.now_iso()
-    last = add_skips(tx, place, found.last_seq, now, skips) + 1
+    last = add_skips(tx, place, found.last_seq, now, skips)
+    if unknown:
+        last += 1
+        add_event(tx, place.seq, last, now, "unknown", key, attempts)
+    last += 1
     values = {"step": step, "now": now, "meta": meta} | _output(tx, encoded)
     tx.run(_OVERWRITE, values)
-    add_event(tx, place.seq, last, now, "record", key, data=json.dumps({"replaced": status == "completed"}))
+    add_event(tx, place.seq, last, now, "record", key, data=json.dumps({"replaced": output_format is not None}))
     raise_seq(tx, place, found, last, now)
     return Recorded(encoded, False, True, step, seq)
 
@@ -130,9 +159,10 @@ def _record_unseen(tx: Tx, place: Place, key: str, encoded: Encoded, meta: str |
     return recorded
 
 
-def _record_new(
+def record_new(
     tx: Tx, place: Place, found: Look, key: str, encoded: Encoded, meta: str | None, skips: Skips | None
 ) -> Recorded:
+    """Store a value under a key that nobody used."""
     now = clock.now_iso()
     seq = add_skips(tx, place, found.last_seq, now, skips) + 1
     recorded = _record_at(tx, place, key, encoded, meta, seq, now)
@@ -198,13 +228,21 @@ def store_skips(tx: Tx, place: Place, skips: Skips) -> None:
 
 def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips: Skips | None = None) -> None:
     """Set loop state, ``expect_max_ms`` or ``meta`` of a run, with a ``state`` event that says which."""
+    _refuse_if_ended(tx, place, "set " + ", ".join(values))
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})
     note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
 
 
+def _refuse_if_ended(tx: Tx, place: Place, action: str) -> None:
+    found = look(tx, place)
+    if found.status in ("completed", "cancelled"):
+        refuse_unless_running(found, place, action)
+
+
 def loop_note(tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: Skips | None = None) -> None:
     """Set loop state and append the ``loop`` event that explains it."""
+    _refuse_if_ended(tx, place, "begin a turn of a loop")
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})
     note(tx, place, "loop", data, skips=skips)

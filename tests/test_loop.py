@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 import raw
 
-from agent_resume import Checkpoint, InvalidName, InvalidTransition, agent_run, load_run
+from agent_resume import Checkpoint, DuplicateStep, InvalidName, InvalidTransition, agent_run, load_run
 
 
 def rows(db, query, *values):
@@ -295,3 +295,68 @@ def test_an_expectation_that_is_no_number_of_ms_is_ignored(db, value):
         run.set_expect_max_ms(1000.4)
         run.set_expect_max_ms(value)
     assert rows(db, "SELECT expect_max_ms FROM runs") == [(1000,)]
+
+
+def test_what_a_body_does_to_a_turns_result_does_not_reach_the_next_turn(db):
+    def body(run):
+        seen = []
+        for turn in run.loop("l", max_turns=2):
+            seen.append(turn.last)
+            turn.step(lambda: {"h": [1]})["h"].append("changed by the body")
+        return seen
+
+    assert agent_run("a", body, run_id="a", db=db) == [None, {"h": [1]}]
+
+
+def test_a_loop_goes_on_behind_a_turn_whose_step_was_killed_and_is_not_called_again(db, spawn_agent):
+    code = "import sys, time\nfrom agent_resume import agent_run\ndef body(run):\n" \
+        "    for turn in run.loop('l', max_turns=2):\n" \
+        "        turn.step(lambda: print('in', flush=True) or time.sleep(60))\n" \
+        "agent_run('a', body, run_id='a', db=sys.argv[1])"  # fmt: skip
+    spawn_agent(code, db, marker="in").kill()
+    assert agent_run("a", lambda run: [turn.number for turn in run.loop("l", max_turns=2)], run_id="a", db=db) == [1, 2]
+
+
+def test_a_step_after_done_is_refused_not_left_out_in_silence(db):
+    def body(run):
+        for turn in run.loop("draft", max_turns=5):
+            if turn.number == 2:
+                turn.done()
+                with pytest.raises(InvalidTransition, match="before its done"):
+                    turn.step(pytest.fail)
+            else:
+                turn.step(lambda: "a draft")
+        return run.get_loop_state()
+
+    assert agent_run("a", body, run_id="a", db=db) == {"verdict": "done", "status": "completed", "turns": 2}
+
+
+def test_a_refused_second_step_of_a_turn_changes_nothing_about_its_loop(db):
+    def body(run):
+        loop = run.loop("draft", max_turns=3)
+        for turn in loop:
+            turn.step(lambda: "good")
+            if turn.number == 2:
+                turn.done()
+            with pytest.raises((DuplicateStep, InvalidTransition)):
+                turn.step(lambda: "one more")
+        return loop.status, run.get_loop_state()
+
+    assert agent_run("a", body, run_id="a", db=db) == (
+        "completed", {"verdict": "done", "status": "completed", "turns": 2},
+    )  # fmt: skip
+
+
+def test_a_loop_in_a_completed_run_hands_out_no_further_turn_and_changes_nothing(db):
+    with Checkpoint("r", db=db) as run:
+        for turn in run.loop("x", max_turns=2):
+            turn.step(counted, turn.last)
+        run.done()
+        before = run.get_loop_state(), notes(db)
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(InvalidTransition):
+            for turn in run.loop("x", max_turns=3):
+                turn.step(pytest.fail)
+        with pytest.raises(InvalidTransition):
+            run.set_loop_state(status="other")
+        assert (run.get_loop_state(), notes(db)) == before

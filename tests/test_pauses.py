@@ -11,12 +11,15 @@ import raw
 
 from agent_resume import (
     Checkpoint,
+    InvalidName,
     InvalidTransition,
+    OutputNotStorable,
     Paused,
     RunCancelled,
     RunNotFound,
     RunPaused,
     Store,
+    StoredValueUnreadable,
     WaitTimeout,
     agent_run,
     answer,
@@ -420,3 +423,146 @@ def test_the_process_that_paused_is_let_go(db):
     start(lambda run: run.pause("p"), db)
     assert rows(db, "SELECT owner_token FROM runs") == [(None,)]
     assert rows(db, "SELECT count(*) FROM owners") == [(0,)]
+
+
+@pytest.mark.parametrize("before", ["sleep", "wait"])
+def test_time_that_ran_out_is_nobodys_answer_to_a_pause_of_that_name(db, before):
+    def body(run):
+        if before == "sleep":
+            run.sleep("approval", 0.01)
+        else:
+            run.wait("approval", timeout=0.01, default="yes")
+        with pytest.raises(InvalidTransition, match="share their names"):
+            run.pause("delete everything?", name="approval")
+        return "asked nobody, and says so"
+
+    assert start(body, db) == "asked nobody, and says so"
+
+
+def test_a_pause_whose_context_was_refused_can_be_asked_again(db):
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(OutputNotStorable):
+            run.pause("ok?", {"x": threading.Lock()})
+        with pytest.raises(RunPaused):
+            run.pause("ok?", {"x": "a lock"})
+
+
+@pytest.mark.parametrize("more", ["step", "record", "done"])
+def test_a_finally_that_wants_more_of_a_paused_run_does_not_hide_the_pause(db, more):
+    def body(run):
+        try:
+            run.pause("ok?")
+        finally:
+            {"step": lambda: run.step("late", int), "record": lambda: run.record("late", 1), "done": run.done}[more]()
+
+    assert isinstance(start(body, db), Paused)
+    assert load_run("r", db=db).status == "paused"
+
+
+def test_an_early_answer_does_not_lead_past_a_cancellation(db):
+    def body(run):
+        run.step("a", int)
+        cancel("r", db=db)
+        run.pause("go on?", name="q")
+
+    with Checkpoint("r", db=db) as run:
+        run.event("begun")
+    answer("r", "q", "yes", db=db)
+    with pytest.raises(RunCancelled):
+        agent_run("r", body, run_id="r", db=db)
+
+
+@pytest.mark.parametrize("name", ["", 5, "a\0b", "\udc81"])
+def test_an_answer_to_what_nobody_can_ask_is_refused(db, name):
+    with Checkpoint("r", db=db) as run:
+        run.record("a", 1)
+    with pytest.raises(InvalidName):
+        answer("r", name, 1, db=db)
+
+
+def test_two_questions_of_one_name_in_one_execution_are_not_taken_for_one(db):
+    def body(run):
+        return [run.pause(f"delete {what}?", name="approve") for what in ("the draft", "the customer database")]
+
+    with Checkpoint("r", db=db) as run:
+        run.event("begun")
+    answer("r", "approve", "yes", db=db)
+    with pytest.raises(InvalidTransition, match="name each its own way"):
+        agent_run("r", body, run_id="r", db=db)
+
+
+@pytest.mark.parametrize("text", ["says \udc81", "says \0"])
+def test_a_question_that_no_database_can_hold_is_refused_and_nothing_is_stored(db, text):
+    with Checkpoint("r", db=db) as run:
+        for ask in (lambda: run.pause(text, name="q"), lambda: run.wait("q", prompt=text, timeout=0.1, default=1)):
+            with pytest.raises(InvalidName):
+                ask()
+        assert run.status in ("running", None)
+
+
+def test_the_newest_pause_is_the_one_asked_last_whatever_the_clock_says(db, clock):
+    def body(run):
+        run.pause("a", {"which": "first"})
+        run.pause("b", {"which": "second"})
+
+    start(body, db)
+    answer("r", "a", 1, db=db)
+    clock.advance(-60_000)
+    start(body, db)
+    with Checkpoint("r", db=db) as run:
+        assert run.get_pause_context() == {"which": "second"}
+
+
+def test_an_answer_from_the_command_line_becomes_what_returns_says(db, cli):
+    def body(run):
+        return run.pause("which?", name="q", returns=Choice)
+
+    start(body, db)
+    assert cli("resume", "r", "--answer", '{"n": 3}', "--db", db).returncode == 0
+    assert start(body, db) == Choice(3)
+
+
+def test_an_answer_that_fits_not_says_that_it_is_the_answer(db):
+    def body(run):
+        return run.pause("which?", name="q", returns=Choice)
+
+    start(body, db)
+    answer("r", "q", ["no", "choice"], db=db)
+    with pytest.raises(StoredValueUnreadable, match="the answer to 'q'"):
+        start(body, db)
+
+
+def test_what_went_wrong_beside_a_pause_is_in_the_log(db, caplog):
+    def body(run):
+        try:
+            run.pause("ok?")
+        except BaseException as pause:
+            raise BaseExceptionGroup("both", [pause, KeyError("lost")]) from None
+
+    assert isinstance(start(body, db), Paused)
+    assert "beside the pause of run 'r': KeyError" in caplog.text
+
+
+def test_a_question_of_any_length_can_be_asked_and_answered(db):
+    question = "ж" * 3000
+
+    def body(run):
+        return run.pause(question)
+
+    with pytest.raises(RunPaused) as paused:
+        agent_run("r", body, run_id="r", db=db, on_pause="raise")
+    assert paused.value.reason == question
+    assert len(paused.value.name.encode()) <= 2000
+    answer("r", question, "yes", db=db)
+    assert agent_run("r", body, run_id="r", db=db) == "yes"
+
+
+def test_who_answered_is_a_text_that_every_database_can_hold(db):
+    from agent_resume import Store
+
+    with Checkpoint("r", db=db) as run:
+        run.record("a", 1)
+    with Store(db) as store:
+        for who in ("a\0b", "\udc81"):
+            with pytest.raises(InvalidName):
+                store.answer("r", "q", 1, by=who)

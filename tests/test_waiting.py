@@ -9,7 +9,19 @@ import time
 import pytest
 from loops import no_blocking_calls  # noqa: F401 - a fixture
 
-from agent_resume import AsyncCheckpoint, Checkpoint, InvalidName, Store, WaitTimeout, agent_run, answer, load_run
+from agent_resume import (
+    AsyncCheckpoint,
+    Checkpoint,
+    InvalidName,
+    InvalidTransition,
+    Retry,
+    Store,
+    WaitTimeout,
+    agent_run,
+    answer,
+    clock,
+    load_run,
+)
 
 
 def asked(db, name, run_id="r"):
@@ -163,3 +175,104 @@ async def test_a_wait_inside_an_agent(db):
         return await run.wait("x", timeout=0.05, default="none")
 
     assert await agent_run("a", body, db=db) == "none"
+
+
+@pytest.mark.parametrize("kind", ["sleep", "wait"])
+def test_a_clock_that_was_set_back_makes_nothing_last_longer(db, monkeypatch, kind):
+    real, set_back = clock.now_ms, [0]
+    monkeypatch.setattr("agent_resume.clock.now_ms", lambda: real() - set_back[0])
+    threading.Timer(0.2, lambda: set_back.__setitem__(0, 86_400_000)).start()
+    began = time.monotonic()
+    with Checkpoint("r", db=db) as run:
+        if kind == "sleep":
+            run.sleep("nap", 0.8)
+        else:
+            assert run.wait("w", timeout=0.8, default="nobody") == "nobody"
+    assert 0.7 < time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("seconds", [1e12, float("nan"), float("inf"), "5", True])
+def test_what_is_no_length_of_time_is_refused_before_it_is_stored(db, seconds):
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(ValueError, match="is a number of seconds"):
+            run.wait("w", timeout=seconds, default=1)
+        with pytest.raises(ValueError, match="is a number of seconds"):
+            run.sleep("s", seconds)
+        assert run.wait("w", timeout=0.01, default="mended") == "mended"
+
+
+def test_a_sleep_cannot_be_answered_and_an_answer_cannot_be_slept(db):
+    refused = []
+
+    def answerer():
+        asked(db, "nap")
+        try:
+            answer("r", "nap", 1, db=db)
+        except InvalidTransition as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=answerer)
+    with Checkpoint("r", db=db) as run:
+        thread.start()
+        run.sleep("nap", 2)
+        thread.join()
+        answer("r", "other", 1, db=db)
+        with pytest.raises(InvalidTransition, match="share their names"):
+            run.sleep("other", 0.01)
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("ask", ["pause", "wait"])
+def test_a_sleep_answers_no_question_of_its_name(db, ask):
+    def body(run):
+        run.sleep("approval", 0.01)
+        with pytest.raises(InvalidTransition, match="approval"):
+            run.pause("pay?", name="approval") if ask == "pause" else run.wait("approval", timeout=1, default=1)
+        assert run.wait("asked", timeout=0.01, default="nobody") == "nobody"
+        with pytest.raises(InvalidTransition, match="asked"):
+            run.pause("pay?", name="asked")
+        with pytest.raises(InvalidTransition, match="asked"):
+            run.sleep("asked", 0.01)
+        return "went on"
+
+    assert agent_run("a", body, db=db) == "went on"
+
+
+def test_a_second_sleep_of_one_name_is_refused_instead_of_not_slept(db):
+    with Checkpoint("r", db=db) as run:
+        run.sleep("nap", 0.01)
+        with pytest.raises(InvalidTransition, match="nap"):
+            run.sleep("nap", 0.01)
+        run.sleep("nap 2", 0.01)
+
+
+def test_a_sleep_in_a_step_that_is_tried_again_is_not_slept_again(db):
+    calls = []
+
+    def outer(run):
+        run.sleep("nap", 0.01)
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError
+
+    agent_run("a", lambda run: run.step("outer", outer, run, retry=Retry(wait=0)), db=db)
+    assert calls == [1, 1]
+
+
+async def test_a_sleep_that_was_cancelled_may_be_slept_to_its_end(db):
+    async with AsyncCheckpoint("r", db=db) as run:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run.sleep("nap", 0.4), 0.05)
+        await run.sleep("nap", 0.4)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e12])
+def test_times_that_no_clock_has_are_refused_before_they_are_stored(db, seconds):
+    with Checkpoint("r", db=db) as run:
+        with pytest.raises(ValueError, match="seconds"):
+            run.sleep("a", seconds)
+        with pytest.raises(ValueError, match="seconds"):
+            run.wait("b", timeout=seconds)
+        run.step("s", int)
+    with Store(db) as store:
+        assert not store.pauses("r")
