@@ -17,6 +17,7 @@ from . import (
     run_flows,
     run_map,
     run_map_aio,
+    run_pauses,
     run_steps,
     run_transaction,
     store_status,
@@ -91,7 +92,8 @@ class AsyncRun:
         """``Run.step``; ``fn`` may be a coroutine function, a plain function, or a lambda that returns an awaitable.
 
         A plain function is called on the event loop, as anywhere in asyncio: ``timeout`` cannot end it (it cancels what
-        is awaited); ``asyncio.to_thread`` or ``isolation="process"`` keep the loop free. The number that ``repeat``
+        is awaited), but raises ``StepTimeout`` and drops the late result once it has ended; ``asyncio.to_thread`` or
+        ``isolation="process"`` keep the loop free. The number that ``repeat``
         gives is fixed when this is called, not when it is awaited.
         """
         if unknown:
@@ -163,11 +165,11 @@ class AsyncRun:
 
     async def pause(self, reason: str, context: Any = None, *, name: str | None = None, returns: Any = None) -> Any:
         """``Run.pause``."""
-        return await self._drive(run_flows.pause_flow(self._core, reason, context, name, returns, errors.RunPaused))
+        return await self._drive(run_pauses.pause_flow(self._core, reason, context, name, returns, errors.RunPaused))
 
     async def get_pause_context(self) -> Any:
         """``Run.get_pause_context``."""
-        return await self._drive(run_flows.pause_context_flow(self._core))
+        return await self._drive(run_pauses.pause_context_flow(self._core))
 
     async def wait(
         self,
@@ -179,11 +181,11 @@ class AsyncRun:
         returns: Any = None,
     ) -> Any:
         """``Run.wait``; other tasks go on meanwhile."""
-        return await self._drive(run_flows.wait_flow(self._core, name, timeout, prompt, default, returns))
+        return await self._drive(run_pauses.wait_flow(self._core, name, timeout, prompt, default, returns))
 
     async def sleep(self, name: str, seconds: float) -> None:
         """``Run.sleep``; other tasks go on meanwhile."""
-        await self._drive(run_flows.sleep_flow(self._core, name, seconds))
+        await self._drive(run_pauses.sleep_flow(self._core, name, seconds))
 
     async def done(self, summary: Any = None) -> None:
         """``Run.done``."""

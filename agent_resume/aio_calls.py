@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 T = TypeVar("T")
+log = logging.getLogger("agent_resume")
 
 
 #: Calls that one turn of a loop begins. A thousand steps begun at once would be a gap for everything else on it.
@@ -161,28 +163,47 @@ async def outlast(future: asyncio.Future[Any]) -> Any:
 
 
 async def _call(effect: Call) -> Outcome:
-    spec = effect.spec
+    spec, task = effect.spec, _current_task()
     token = active.set(effect.context)
     try:
         if spec.isolation is not None:
             return await _call_isolated(effect)
         if spec.timeout is None:
             return Outcome(await _value(spec))
-        try:
-            async with asyncio.timeout(spec.timeout) as limit:
-                return Outcome(await _value(spec))
-        except TimeoutError as error:
-            if not limit.expired():
-                return Outcome(error=error)
-            return Outcome(error=errors.StepTimeout(effect.context.run_id, spec.key, spec.timeout))
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
+        return await _call_with_timeout(spec, effect.context, spec.timeout)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit) and _current_task() is not task:
+            raise  # this coroutine is being thrown away: nothing can be awaited any more
         return Outcome(error=error)
     finally:
         # A coroutine that is thrown away may be closed in another context than it ran in.
         with contextlib.suppress(ValueError):
             active.reset(token)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop is running
+        return None
+
+
+async def _call_with_timeout(spec: StepSpec, context: StepContext, seconds: float) -> Outcome:
+    """What ignores its cancellation, or never awaits, cannot be ended: its late outcome is dropped, as elsewhere."""
+    raised: Exception | None = None
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            outcome = Outcome(await _value(spec))
+    except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
+        outcome, raised = Outcome(error=error), error
+    end = limit.when()
+    if not limit.expired() and (end is None or asyncio.get_running_loop().time() < end):
+        return outcome
+    late = errors.StepTimeout(context.run_id, spec.key, seconds)
+    if not isinstance(raised, TimeoutError):
+        late.__cause__ = raised
+        log.warning("step %r of run %r ended after its timeout; its outcome is dropped", spec.key, context.run_id)
+    return Outcome(error=late)
 
 
 async def _value(spec: StepSpec) -> Any:

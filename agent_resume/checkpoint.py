@@ -8,10 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 
 from . import errors, run_context, run_flows
+from .names import check_name
 from .run import Run
 from .run_command import recorded_command
 from .run_core import Hook, Progress, RunCore
-from .run_options import OnDuplicate, check_name
+from .run_options import OnDuplicate
 from .store import Durability, Store
 
 
@@ -86,7 +87,12 @@ class Checkpoint(Run):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         run_context.leave_run(self._token)
-        self.close()
+        try:
+            self.close()
+        except errors.StoreError as trouble:
+            if error is None:
+                raise
+            error.add_note(f"agent-resume could not store what was pending: {trouble}")
 
 
 def open_core(

@@ -8,7 +8,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any
 
-from . import aio_calls, run_context, run_flows
+from . import aio_calls, errors, run_context, run_flows
 from .aio import AsyncRun
 from .checkpoint import check_options, close_core, open_core
 from .run_core import Hook, Progress, RunCore
@@ -75,4 +75,9 @@ class AsyncCheckpoint(AsyncRun):
     ) -> None:
         if self._token is not None:
             run_context.leave_run(self._token)
-        await self.close()
+        try:
+            await self.close()
+        except errors.StoreError as trouble:
+            if error is None:
+                raise
+            error.add_note(f"agent-resume could not store what was pending: {trouble}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as _dt
+import math
+import random
 import secrets
 import time
 
@@ -59,6 +61,29 @@ def sleep(seconds: float) -> None:
     """Sleep; negative means not at all."""
     if seconds > 0:
         time.sleep(seconds)
+
+
+class Rest:
+    """What is left until a stored deadline, never more than was asked for: the clock may be set back meanwhile."""
+
+    def __init__(self, deadline: str | None, asked: float | None) -> None:
+        self._deadline = None if deadline is None else parse_iso(deadline)
+        self._end = math.inf if asked is None else monotonic() + max(0.0, asked)
+
+    def left(self) -> float:
+        """In s."""
+        if self._deadline is None:
+            return math.inf
+        return min((self._deadline - now_ms()) / 1000, self._end - monotonic())
+
+
+#: Spreads waits. Its own generator: a program that seeded the global one counts on drawing from it alone.
+jitter = random.Random()
+
+
+def new_mark() -> int:
+    """A number that no other store is likely to have, from 1 to 2**31 - 1."""
+    return secrets.randbelow(2**31 - 1) + 1
 
 
 def new_token() -> str:

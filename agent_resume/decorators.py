@@ -44,8 +44,8 @@ def step(
 
     Args:
         name: the step's name; the function's own when not given.
-        repeat: its calls are numbered in the order they are made: ``fetch``, ``fetch#2``, … ``False`` makes a second
-            call of one execution a duplicate.
+        repeat: its calls are numbered in the order they are made: ``fetch``, ``fetch#2``, …, and inside a step
+            ``outer/fetch``, ``outer/fetch#2``, … ``False`` makes a second call of one execution a duplicate.
         **options: as for ``run.step``.
 
     Raises:

@@ -228,9 +228,12 @@ class InvalidName(AgentResumeError, ValueError):
     name: object
 
     def __init__(self, kind: str, name: object, why: str) -> None:
+        shown = repr(name)
         super().__init__(
-            f"not a {kind}: {name!r} ({why}); use a non-empty str without NUL and lone surrogates", kind=kind, name=name
-        )
+            f"not a {kind}: {shown if len(shown) <= 200 else f'{shown[:200]}…'} ({why}); "
+            "use a non-empty str of 2,000 bytes at most, without NUL and lone surrogates",
+            kind=kind, name=name,
+        )  # fmt: skip
 
 
 class StoredValueUnreadable(AgentResumeError):
@@ -279,10 +282,8 @@ class ImportConflict(AgentResumeError):
 
     run_id: str
 
-    def __init__(self, run_id: str, *, why: str) -> None:
-        super().__init__(
-            f"run {run_id!r} was not imported: {why}; choose --on-conflict skip, replace or rename", run_id=run_id
-        )
+    def __init__(self, run_id: str, *, why: str, hint: str = "choose --on-conflict skip, replace or rename") -> None:
+        super().__init__(f"run {run_id!r} was not imported: {why}; {hint}", run_id=run_id)
 
 
 class RunPaused(Picklable):

@@ -112,9 +112,11 @@ class StepTimeout(AgentResumeError, TimeoutError):
     key: str
     seconds: float
 
-    def __init__(self, run_id: str, key: str, seconds: float) -> None:
+    def __init__(
+        self, run_id: str, key: str, seconds: float, *, hint: str = "raise timeout=, or resume the run later"
+    ) -> None:
         super().__init__(
-            f"step {key!r} of run {run_id!r} took longer than {seconds:g} s; raise timeout=, or resume the run later",
+            f"step {key!r} of run {run_id!r} took longer than {seconds:g} s; {hint}",
             run_id=run_id,
             key=key,
             seconds=seconds,

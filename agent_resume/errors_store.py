@@ -104,14 +104,15 @@ class StoreFull(StoreError):
 
 
 class StoreMoved(StoreError):
-    """The database file was deleted or replaced while it was open."""
+    """The database file was deleted or replaced while it was open; on a server: tables of ours."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path}: the database file was replaced or removed while it was open; nothing was written. "
-            f"Put the file back, or start the program again to begin a new one",
-            path=path,
-        )
+    def __init__(
+        self,
+        path: str,
+        why: str = "the database file was replaced or removed while it was open; nothing was written. "
+        "Put the file back, or start the program again to begin a new one",
+    ) -> None:
+        super().__init__(f"{path}: {why}", path=path)
 
 
 class StoreForked(StoreError):

@@ -15,6 +15,7 @@ from . import (
     run_context,
     run_flows,
     run_map,
+    run_pauses,
     run_steps,
     run_transaction,
     store_status,
@@ -81,15 +82,17 @@ class Run:
             fn: a function; keywords for it go through ``functools.partial``.
             *args: its arguments; their fingerprint is stored, and other ones are noticed on a resume.
             meta: JSON to store beside the result (``cli``, ``model``, ``inputTokens``, ``outputTokens`` are summed).
-            timeout: seconds. A synchronous function cannot be pre-empted: it runs on in a thread, its late result is
-                dropped; ``isolation="process"`` really ends it.
+            timeout: seconds. A synchronous function cannot be pre-empted: it runs on in a thread, begins no further
+                step, and its late result is dropped; ``isolation="process"`` really ends it.
             retry: try a failure again within this execution.
             returns: the result's class, where it cannot be found by its stored name.
             on_change: what to do when ``args`` are not those recorded: ``"warn"``, ``"error"`` or ``"rerun"``.
-            repeat: number the uses of this name: ``turn``, ``turn#2``, …
+            repeat: number the uses of this name: ``turn``, ``turn#2``, …; inside a step ``outer/turn``, … for each
+                outer step by itself.
             effect: ``"once"`` for what must not be repeated blindly; see ``verify``.
             verify: asked when an earlier attempt's outcome is unknown: ``Verified(value)``, ``NOT_DONE`` or ``UNKNOWN``.
-            keep_errors: failures of these types are the step's outcome, raised again from the store.
+            keep_errors: failures of these types are the step's outcome, raised again from the store; so ``retry`` does
+                not try them again.
             isolation: ``"process"`` runs ``fn`` in a child process, which ``timeout`` can kill.
 
         Raises:
@@ -163,8 +166,10 @@ class Run:
                 are complete, so that a kill between the two commits is no second call.
 
         Raises:
-            InvalidTransition: a call on the store from inside; in another database, a commit or rollback of its own.
+            InvalidTransition: a call on the store from inside; in another database, a commit or rollback of its own;
+                here, a statement that ended the transaction.
             StepTimeout: it held the lock for too long.
+            ValueError: ``engine`` commits each statement by itself (AUTOCOMMIT), or did not undo an earlier attempt.
         """
         spec = run_transaction.checked(self._core, key, fn, engine)
         return self._step(spec)  # type: ignore[no-any-return]  # what fn returned, decoded
@@ -210,16 +215,17 @@ class Run:
 
         Raises:
             RunPaused: a BaseException. ``agent_run`` handles it as ``on_pause`` says.
-            InvalidTransition: a second unnamed pause of the same reason; paused or ended already.
+            InvalidTransition: a second unnamed pause of the same reason; the name is that of a sleep, or of a wait
+                that timed out; paused or ended already.
         """
-        return self._drive(run_flows.pause_flow(self._core, reason, context, name, returns, self._pause_signal()))
+        return self._drive(run_pauses.pause_flow(self._core, reason, context, name, returns, self._pause_signal()))
 
     def _pause_signal(self) -> Callable[..., BaseException]:
         return errors.RunPaused
 
     def get_pause_context(self) -> Any:
         """The context of the newest pause; ``{}`` when there is none."""
-        return self._drive(run_flows.pause_context_flow(self._core))
+        return self._drive(run_pauses.pause_context_flow(self._core))
 
     def wait(
         self,
@@ -230,7 +236,7 @@ class Run:
         default: Any = MISSING,
         returns: Any = None,
     ) -> Any:
-        """Block until somebody answers ``name``.
+        """Block until somebody answers ``name``; every later wait of that name gives the same answer.
 
         Args:
             timeout: seconds from the first time this wait was reached; stored, so a resumed wait only waits the rest.
@@ -238,13 +244,23 @@ class Run:
 
         Raises:
             WaitTimeout: nobody answered in time.
+            ValueError: ``timeout`` is more than 1 000 000 000 s, or not a number.
+            InvalidTransition: the name is that of a sleep.
             RunCancelled: within a second of a cancellation.
         """
-        return self._drive(run_flows.wait_flow(self._core, name, timeout, prompt, default, returns))
+        return self._drive(run_pauses.wait_flow(self._core, name, timeout, prompt, default, returns))
 
     def sleep(self, name: str, seconds: float) -> None:
-        """Sleep; a resumed run only sleeps the rest."""
-        self._drive(run_flows.sleep_flow(self._core, name, seconds))
+        """Sleep; a resumed run only sleeps the rest.
+
+        Args:
+            name: its own in an execution: in a loop, number it.
+
+        Raises:
+            InvalidTransition: the name was slept under before in this execution, or is that of a pause or wait.
+            ValueError: ``seconds`` is more than 1 000 000 000, or not a number.
+        """
+        self._drive(run_pauses.sleep_flow(self._core, name, seconds))
 
     def done(self, summary: Any = None) -> None:
         """Complete the run.

@@ -114,8 +114,9 @@ def call(spec: StepSpec, context: StepContext) -> Outcome:
 
 
 def _without_our_frame(error: BaseException) -> BaseException:
-    trace = error.__traceback__
-    return error if trace is None else error.with_traceback(trace.tb_next)
+    # By way of the base class: the error's own may raise whatever it is asked for.
+    trace = BaseException.__dict__["__traceback__"].__get__(error)
+    return error if trace is None else BaseException.with_traceback(error, trace.tb_next)
 
 
 def _call_with_timeout(spec: StepSpec, context: StepContext) -> Outcome:
@@ -133,7 +134,7 @@ def _call_with_timeout(spec: StepSpec, context: StepContext) -> Outcome:
 
     inherited = contextvars.copy_context()
     threading.Thread(target=inherited.run, args=(work,), name=f"agent-resume-{spec.key}", daemon=True).start()
-    if not ended.wait(spec.timeout):
+    if not ended.wait(min(spec.timeout or 0.0, threading.TIMEOUT_MAX)):
         late.set()
         return Outcome(error=errors.StepTimeout(context.run_id, spec.key, spec.timeout or 0.0))
     return outcome[0]

@@ -6,16 +6,16 @@ the effects that their driver performs.
 
 from __future__ import annotations
 
+import functools
 import logging
-import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors, failure, fingerprint, run_context, run_telling
 from .models import StepEvent
-from .run_options import OnDuplicate, StepSpec, check_name
-from .run_pending import Pending
+from .run_names import Names
+from .run_options import OnDuplicate, StepSpec
 from .store_index import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
 from .store_runs import NewRun
 from .store_sql import Known, Place
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .models import RunRow
     from .run_map import KeySet
     from .store import Store
+    from .store_claim import Claim
     from .store_owner import Owner
-    from .store_steps import Claim
 
 log = logging.getLogger("agent_resume")
 Hook = Callable[[StepEvent], object]
@@ -40,7 +40,7 @@ MISS: Any = object()
 KEY, ID, SEQ, FINGERPRINT, CODE, FORMAT, OUTPUT = range(7)
 
 
-class RunCore(Pending):
+class RunCore(Names):
     """The state of one execution.
 
     Attributes:
@@ -48,6 +48,7 @@ class RunCore(Pending):
         exclusive: the run is owned (``agent_run``), not joined (``Checkpoint``).
         index: finished steps by key.
         stopped: why this execution starts no further step, when it does not.
+        asked: reason by name of the questions that this execution came to.
     """
 
     def __init__(
@@ -63,16 +64,11 @@ class RunCore(Pending):
         on_duplicate: OnDuplicate = "error",
         full: bool = True,
     ) -> None:
-        super().__init__()
-        if on_duplicate not in ("error", "return", "number"):
-            raise ValueError(f"on_duplicate is 'error', 'return' or 'number', not {on_duplicate!r}")
+        super().__init__(run_id, strict=strict, on_duplicate=on_duplicate)
         self.store = store
         self.codec = store.codec
-        self.run_id = run_id
         self.name = name
         self.exclusive = exclusive
-        self.strict = strict
-        self.on_duplicate = on_duplicate
         self.full = full
         self.place: Place | None = None
         self._loose: Place | None = None
@@ -83,13 +79,12 @@ class RunCore(Pending):
         self.done_here = False
         self.ending = False
         self.unnamed_pauses: set[str] = set()
+        self.asked: dict[str, str] = {}
         self.paused: tuple[str, str, Any] | None = None
         self.warned: set[tuple[str, str]] = set()
         self._hook = on_step
-        self.shows = sys.stderr is not None and sys.stderr.isatty() if progress == "auto" else bool(progress)
+        self.shows = run_telling.on_a_terminal() if progress == "auto" else bool(progress)
         self.tells = self._hook is not None or self.shows
-        self._used: dict[str, run_context.StepContext | None] = {}
-        self._repeats: dict[str, int] = {}
         self.mapped: dict[str, tuple[run_context.StepContext | None, KeySet]] = {}
         self.bars = 0
         self._owner: Owner | None = None
@@ -136,6 +131,10 @@ class RunCore(Pending):
     def has_owner(self) -> bool:
         """Whether ``owner`` is known already; making one reads files."""
         return self._owner is not None and self._owner.generation == self.store.database.generation
+
+    def is_in_flight(self, key: str) -> bool:
+        """Whether this process is executing the step."""
+        return self.place is not None and (self.place.seq, key) in self.owner.in_flight
 
     def refuse_if_stopped(self, action: str) -> None:
         """No further step once this execution has paused or ended.
@@ -194,8 +193,9 @@ class RunCore(Pending):
             return MISS
         if not spec.fleeting and self.code_changed(spec, entry):
             return MISS
-        value = self.decode(key, entry[FORMAT], entry[OUTPUT], spec.returns, spec.fn)
-        self.skipped(entry[SEQ], key, value)
+        decode = functools.partial(self.decode, key, entry[FORMAT], entry[OUTPUT], spec.returns, spec.fn)
+        value = decode()
+        self.skipped(entry[SEQ], key, decode)
         return value
 
     def inputs_changed(self, spec: StepSpec, entry: Row) -> bool:
@@ -234,12 +234,12 @@ class RunCore(Pending):
 
     def warn_once(self, kind: type[errors.AgentResumeWarning], key: str, text: str) -> None:
         """Warn about a step once an execution; under ``strict`` raise it."""
+        if self.strict:
+            raise kind(text)  # each time: an error that is raised once is a wrong value the second time
         mark = (key, "code" if kind is errors.StepCodeChangedWarning else kind.__name__)
         if mark in self.warned:
             return
         self.warned.add(mark)
-        if self.strict:
-            raise kind(text)
         warnings.warn(text, kind, stacklevel=run_telling.outside())
 
     def warn_once_plainly(self, mark: str, kind: type[errors.AgentResumeWarning], text: str) -> None:
@@ -259,68 +259,7 @@ class RunCore(Pending):
         except errors.StoredValueUnreadable as error:
             raise error.located(self.run_id, key) from error
 
-    # -- identity ------------------------------------------------------------------------------------------------
-
-    def check_key(self, name: object) -> str:
-        """A step's key when it can be one."""
-        return check_name("step key", name, empty=True)
-
-    def numbered(self, name: str) -> str:
-        """The key of the next repeat of ``name``: ``name``, ``name#2``, … fixed at call time.
-
-        Raises:
-            StepInFlight: a repeat of that name is in flight, so its number could be either.
-        """
-        with self.lock:
-            count = self._repeats.get(name, 0)
-            last = name if count == 1 else f"{name}#{count}"
-            if count and self.place is not None and (self.place.seq, last) in self.owner.in_flight:
-                raise errors.StepInFlight(self.run_id, last)
-            self._repeats[name] = count + 1
-            return name if count == 0 else f"{name}#{count + 1}"
-
-    def key_for(self, name: object, *, repeat: bool) -> str:
-        """The key that this call of ``step`` means."""
-        key = self.check_key(name)
-        return self.numbered(key) if repeat or self.on_duplicate == "number" else key
-
-    def note_use(self, key: str) -> None:
-        """A step's outcome is handed out: the second time in one execution is a duplicate.
-
-        The same inner step of another attempt of an outer step is not: that attempt simply replays it.
-
-        Raises:
-            DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
-        """
-        outer = run_context.active.get()
-        if key in self._used:
-            before = self._used[key]
-            replayed = (
-                outer is not None and before is not None and outer.key == before.key and outer.attempt != before.attempt
-            )
-            if not replayed:
-                self.refuse_duplicate(key)
-        self._used[key] = outer
-
-    def refuse_duplicate(self, key: str) -> None:
-        """A name was used before in this execution: an error or a warning, as ``on_duplicate`` says.
-
-        Raises:
-            DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
-        """
-        self.mark("duplicate", key)
-        if self.on_duplicate == "error" or self.strict:
-            raise errors.DuplicateStep(self.run_id, key)
-        warnings.warn(
-            f"step {key!r} of run {self.run_id!r} was already used in this execution: its stored result is returned; "
-            f"give each step its own name, or pass repeat=True",
-            errors.DuplicateStepWarning,
-            stacklevel=run_telling.outside(),
-        )
-
-    def forget_use(self, key: str) -> None:
-        """The outcome was not handed out after all."""
-        self._used.pop(key, None)
+    # -- outcomes ------------------------------------------------------------------------------------------------
 
     def remember(self, spec: StepSpec, claim: Claim, encoded: Encoded) -> None:
         """A step was completed here: later calls find it in memory."""
@@ -330,7 +269,7 @@ class RunCore(Pending):
         self.index[spec.key] = (
             spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, encoded.format, small,
         )  # fmt: skip
-        self._used[spec.key] = run_context.active.get()
+        self.use(spec.key)
 
     def remember_kept(self, spec: StepSpec, claim: Claim) -> None:
         """A failure became the step's outcome."""
@@ -339,7 +278,7 @@ class RunCore(Pending):
         self.index[spec.key] = (
             spec.key, claim.step, claim.seq, spec.fingerprint, spec.code_hash, KEPT_ERROR, None,
         )  # fmt: skip
-        self._used[spec.key] = run_context.active.get()
+        self.use(spec.key)
 
     def meta_text(self, key: str, meta: dict[str, Any] | None) -> str | None:
         """A step's meta as JSON; None for nothing.
@@ -355,11 +294,11 @@ class RunCore(Pending):
 
     # -- skips ---------------------------------------------------------------------------------------------------
 
-    def skipped(self, seq: int, key: str, value: Any) -> None:
-        """Note a skip; it is stored with the next write."""
+    def skipped(self, seq: int, key: str, again: Callable[[], Any] | None) -> None:
+        """Note a skip; it is stored with the next write. ``again`` decodes its result once more."""
         self._skipped.append(seq)
         if self.tells:
-            self.tell(StepEvent("skip", self.run_id, key, result=value))
+            self.tell_result("skip", key, again)
 
     # -- telling -------------------------------------------------------------------------------------------------
 
@@ -372,6 +311,13 @@ class RunCore(Pending):
                 self._hook(event)
             except Exception:
                 log.exception("on_step raised for step %r of run %r; the agent goes on", event.key, self.run_id)
+
+    def tell_result(
+        self, kind: Literal["done", "skip"], key: str, again: Callable[[], Any] | None, ms: int | None = None
+    ) -> None:
+        """Tell of a step's result. The hook gets one of its own: what it does to it must not reach the agent."""
+        value = again() if again is not None and self._hook is not None else None
+        self.tell(StepEvent(kind, self.run_id, key, duration_ms=ms, result=value))
 
     def failure_of(self, error: BaseException) -> dict[str, Any]:
         """An exception as it is stored: described as text, redacted."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .run_options import check_name
+from .names import check_name
 
 if TYPE_CHECKING:
     from .run_core import RunCore

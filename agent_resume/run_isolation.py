@@ -23,6 +23,8 @@ from .run_options import StepSpec
 
 #: How long the child may take to import the program, in s, when the step has a timeout.
 START_LIMIT = 60.0
+#: Longest single look for a child's answer, in s.
+LONGEST_POLL = 1_000_000.0
 
 _context = multiprocessing.get_context("spawn")
 
@@ -72,11 +74,11 @@ class Child:
     def _outcome(self, pipe: Connection) -> Outcome:
         spec, limit = self._spec, self._spec.timeout
         late = Outcome(error=errors.StepTimeout(self._context.run_id, spec.key, limit or 0.0))
-        if not pipe.poll(None if limit is None else max(limit, START_LIMIT)):
+        if not _answers(pipe, None if limit is None else max(limit, START_LIMIT)):
             return late
         try:
             pipe.recv_bytes()  # it has imported what it needs; now the function's own time begins
-            if not pipe.poll(limit):
+            if not _answers(pipe, limit):
                 return late
             sent: tuple[str, bytes] = pipe.recv()
         except (EOFError, OSError):
@@ -110,9 +112,18 @@ class Child:
             if process is None:
                 return
             with contextlib.suppress(ValueError, OSError):  # closed; gone already
-                if process.exitcode is None:
+                if process.pid is not None and process.exitcode is None:  # without a pid it could not be started
                     _kill_group(process.pid)
                     process.kill()
+
+
+def _answers(pipe: Connection, seconds: float | None) -> bool:
+    # The system's own poll counts ms in 32 bits: 24 days.
+    while seconds is not None and seconds > LONGEST_POLL:
+        if pipe.poll(LONGEST_POLL):
+            return True
+        seconds -= LONGEST_POLL
+    return pipe.poll(seconds)
 
 
 def _kill_group(pid: int | None) -> None:
@@ -178,8 +189,10 @@ def _whole(error: BaseException) -> BaseException | None:
 
 
 def _end_with_parent() -> None:
-    """End with the parent: its run may be resumed elsewhere, and then two would do the same step."""
+    """End with the parent, and with what was started here: its run may be resumed, and two would do the same step."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors, run_calls, run_context, run_flows, run_steps, store_index
 from .database_batch import start_thread
+from .names import check_name
 from .run_core import MISS, RunCore
 from .run_effects import Flow, Read
-from .run_options import StepSpec, check_name
+from .run_options import StepSpec
 
 if TYPE_CHECKING:
     from .database_sql import Row
@@ -170,12 +171,15 @@ class MapCore:
         prefix = f"{self.wanted.name}["
         self._attempts = dict((yield Read(store_index.repeated_attempts, (self.core.where.seq, prefix))))
 
-    def take(self, item: Any) -> Slot:
-        """Take the next item into the window; its slot has its outcome when it is finished.
+    def take(self, item: Any) -> Slot | None:
+        """Take the next item into the window; its slot has its outcome when it is finished. None: it cannot be taken."""
+        try:
+            return self._take(item)
+        except Exception as error:  # noqa: BLE001 - raised after the outcomes of the items before it
+            self.give_up(error)
+            return None
 
-        Raises:
-            DuplicateStep: another item has its key.
-        """
+    def _take(self, item: Any) -> Slot:
         core, wanted = self.core, self.wanted
         key = f"{wanted.name}[{self._key_of(item)}]"
         core.check_key(key)
@@ -361,14 +365,16 @@ def _collect(
 def _fill(mapping: MapCore, workers: _Workers, context: contextvars.Context, items: Iterator[Any]) -> None:
     while mapping.room:
         try:
-            slot = mapping.take(next(items))
+            item = next(items)
         except StopIteration:
             mapping.more = False
+            return
         except Exception as error:  # noqa: BLE001 - raised after the outcomes of the items before it
             mapping.give_up(error)
-        else:
-            if slot.outcome is None:
-                workers.submit(context, slot)
+            return
+        slot = mapping.take(item)
+        if slot is not None and slot.outcome is None:
+            workers.submit(context, slot)
 
 
 def _wait(mapping: MapCore, workers: _Workers, slot: Slot) -> None:

@@ -76,14 +76,16 @@ async def _collect(mapping: MapCore, tasks: Tasks, items: AsyncIterator[Any]) ->
 async def _fill(mapping: MapCore, tasks: Tasks, items: AsyncIterator[Any], begun: asyncio.Semaphore) -> None:
     while mapping.room:
         try:
-            slot = mapping.take(await anext(items))
+            item = await anext(items)
         except StopAsyncIteration:
             mapping.more = False
+            return
         except Exception as error:  # noqa: BLE001 - raised after the outcomes of the items before it
             mapping.give_up(error)
-        else:
-            if slot.outcome is None:
-                tasks[slot] = asyncio.create_task(_do(mapping, slot, begun))
+            return
+        slot = mapping.take(item)
+        if slot is not None and slot.outcome is None:
+            tasks[slot] = asyncio.create_task(_do(mapping, slot, begun))
 
 
 async def _do(mapping: MapCore, slot: Slot, begun: asyncio.Semaphore) -> None:

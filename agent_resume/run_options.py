@@ -6,38 +6,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import errors
-from .run_retry import Retry
+from .run_retry import MOST_SECONDS, Retry, check_exception_types
 
 OnChange = Literal["warn", "error", "rerun"]
 OnDuplicate = Literal["error", "return", "number"]
 Effect = Literal["repeatable", "once"]
 
 
-def check_name(kind: str, name: object, *, empty: bool = False) -> str:
-    """``name`` when it can be one.
-
-    Args:
-        kind: what it is, for the message.
-        empty: whether the empty string is allowed (step keys: flowcast writes such).
+def check_seconds(what: str, seconds: float) -> float:
+    """``seconds`` when clocks and dates can do that.
 
     Raises:
-        InvalidName: not a str, empty, or with NUL or a lone surrogate in it.
+        ValueError: more than ``MOST_SECONDS``, or not a number.
     """
-    if not isinstance(name, str):
-        raise errors.InvalidName(kind, name, f"a {type(name).__name__}, not a str")
-    if type(name) is not str:
-        name = str.__str__(name)  # a StrEnum member is its value
-    if not name and not empty:
-        raise errors.InvalidName(kind, name, "empty")
-    if "\0" in name:
-        raise errors.InvalidName(kind, name, "a NUL in it")
-    if not name.isascii():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise errors.InvalidName(kind, name, "a lone surrogate in it") from None
-    return name
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds <= MOST_SECONDS:
+        raise ValueError(f"{what} is a number of seconds, {MOST_SECONDS} at most, not {seconds!r}")
+    return seconds
 
 
 def unknown_keywords(fn: Any, names: Iterable[str]) -> TypeError:
@@ -91,6 +75,7 @@ class StepSpec:
             and self.effect == "repeatable"
             and self.verify is None
             and self.isolation is None
+            and self.keep_errors == ()
         )
 
     def check(self) -> None:
@@ -108,14 +93,26 @@ class StepSpec:
         _one_of("on_change", self.on_change, ("warn", "error", "rerun"))
         _one_of("effect", self.effect, ("repeatable", "once"))
         _one_of("isolation", self.isolation, (None, "process"))
-        if self.timeout is not None and not self.timeout > 0:
+        check_exception_types("keep_errors", self.keep_errors)
+        if self.timeout is not None and not check_seconds("timeout", self.timeout) > 0:
             raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout!r}")
-        if self.meta is not None and not isinstance(self.meta, dict):
-            raise TypeError(f"meta is a dict, not a {type(self.meta).__name__}")
+        check_meta(self.meta)
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise TypeError(f"retry is a Retry, not a {type(self.retry).__name__}")
+        if self.verify is not None and not callable(self.verify):
+            raise TypeError(f"verify is a function, not a {type(self.verify).__name__}")
         if self.verify is not None and self.effect != "once":
             raise ValueError('verify= decides about a step of effect="once"; give that too')
+
+
+def check_meta(meta: object) -> None:
+    """Refuse a ``meta`` that is none.
+
+    Raises:
+        TypeError: it is not a dict.
+    """
+    if meta is not None and not isinstance(meta, dict):
+        raise TypeError(f"meta is a dict, not a {type(meta).__name__}")
 
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 from typing import Any
+
+from .clock import jitter
+
+#: Longest time that can be asked for, in s (31 years): a date that can be written, and what every clock can wait.
+MOST_SECONDS = 1_000_000_000
+
+
+def check_exception_types(name: str, given: object) -> None:
+    """Refuse what ``isinstance`` would refuse only once there is an exception.
+
+    Raises:
+        TypeError: neither an exception type nor a tuple of such.
+    """
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError(f"{name} is an exception type or a tuple of such, not {given!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +52,15 @@ class Retry:
     give_up_on: tuple[type[Exception], ...] | type[Exception] = ()
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ValueError(f"max_attempts is at least 1, not {self.max_attempts!r}")
+        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise ValueError(f"max_attempts is a whole number from 1, not {self.max_attempts!r}")
         for name in ("wait", "max_wait"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is a number of seconds, not {getattr(self, name)!r}")
+            if not 0 <= getattr(self, name) <= MOST_SECONDS:
+                raise ValueError(f"{name} is a number of seconds, {MOST_SECONDS} at most, not {getattr(self, name)!r}")
         if not 1 <= self.backoff < math.inf or not 0 <= self.jitter <= 1:
             raise ValueError("backoff is at least 1, jitter between 0 and 1")
         for name in ("on", "give_up_on"):
-            given = getattr(self, name)
-            kinds = given if isinstance(given, tuple) else (given,)
-            if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-                raise TypeError(f"{name} is an exception type or a tuple of such, not {given!r}")
+            check_exception_types(name, getattr(self, name))
 
     def wants(self, error: BaseException) -> bool:
         """Whether this failure is tried again."""
@@ -60,7 +72,7 @@ class Retry:
             full = min(self.max_wait, self.wait * self.backoff ** (failures - 1))
         except OverflowError:
             full = self.max_wait
-        return full * (1 - self.jitter * random.random())
+        return full * (1 - self.jitter * jitter.random())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ finish  store its value or its failure, guarded by owner, attempt and epoch
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -17,29 +18,31 @@ from . import (
     faults,
     fingerprint,
     run_telling,
-    run_usage,
     store_index,
     store_queries,
     store_runs,
     store_steps,
 )
-from .codec import Encoded
-from .models import StepEvent
+from .run_attempt import Again, attempt_flow, once_more
 from .run_context import StepContext
 from .run_core import ID, MISS, SEQ, RunCore
 from .run_effects import Call, Do, Flow, Outcome, Raised, Read, Sleep, Watch, Write
 from .run_options import StepSpec
 from .run_retry import NOT_DONE, UNKNOWN, Verified
+from .store_claim import Claim, ClaimRequest
 from .store_index import KEPT_ERROR
-from .store_steps import Attempt, Claim, ClaimRequest
 
 #: What ``object``'s own text has in it.
 _ADDRESS = " object at 0x"
+#: Time between two looks whether a call that nobody waits for any more has ended, in s.
+LATE_LOOK = 0.02
 
 
 def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     """Everything that happens when ``step`` is called and its outcome is not in memory."""
     core.refuse_if_stopped(f"start step {spec.key!r}")
+    if core.given_up:
+        core.refuse_if_given_up(spec.key)
     owner = core.owner
     if not core.belongs_to(owner):
         yield from enter(core)
@@ -48,12 +51,26 @@ def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     work = _step(core, spec)
     try:
         mine = in_flight.take(place, work)
-        if not mine:
-            raise errors.StepInFlight(core.run_id, spec.key)
-        return (yield from work)
+        if mine:
+            return (yield from work)
     finally:
         if mine:
             in_flight.holders.pop(place, None)
+            if owner.lingers:
+                owner.step_ended()
+    if core.given_up and core.outlasts_late_call():
+        return (yield from _after_late_call(core, spec))
+    raise errors.StepInFlight(core.run_id, spec.key)
+
+
+def _after_late_call(core: RunCore, spec: StepSpec) -> Flow:
+    """The outer attempt before was given up inside this step: that call cannot be ended, but its outcome counts."""
+    while core.is_in_flight(spec.key):
+        yield Sleep(LATE_LOOK)
+        core.refuse_if_given_up(spec.key)
+    entry = core.index.get(spec.key)
+    value = MISS if entry is None else core.replay(spec, entry)
+    return value if value is not MISS else (yield from step_flow(core, spec))
 
 
 def enter(core: RunCore) -> Flow:
@@ -94,11 +111,12 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
         if claim.kind == "stored":
             return (yield from _stored_elsewhere(core, spec))
         if claim.kind == "in_doubt":
-            claim = yield from _decide(core, spec)
+            claim = yield from _decide(core, spec, claim)
             if not isinstance(claim, Claim):
                 return claim
-        outcome = yield from (spec.how or _attempt)(core, spec, claim)
-        if not isinstance(outcome, _Again):
+            continue  # another process may have decided, or tried, meanwhile
+        outcome = yield from (spec.how or attempt_flow)(core, spec, claim)
+        if not isinstance(outcome, Again):
             return outcome
         yield from _wait_for_retry(core, spec, outcome.until)
         claim = yield from _claim(core, spec, again=False)
@@ -107,7 +125,7 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
 # -- begin -----------------------------------------------------------------------------------------------------------
 
 
-def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = False) -> Flow:
+def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: int | None = None) -> Flow:
     owner = core.owner
     if owner.heart.late and not (yield Do(owner.heart.beat)):
         raise errors.StoreUnavailable(
@@ -124,7 +142,7 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
     while True:
         skips = core.take_skips()
         request = ClaimRequest(
-            spec.key, owner.token, spec.effect, spec.fingerprint, spec.code_hash, meta, owner.judge,
+            spec.key, owner.token, owner.judge, spec.effect, spec.fingerprint, spec.code_hash, meta,
             again, retry_doubt, patient, skips,
         )  # fmt: skip
         try:
@@ -135,7 +153,7 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
         except BaseException as interrupt:
             if (place.seq, spec.key) not in owner.unsettled:
                 # Whether the claim stands is unknown, so it is given back if it does.
-                yield from _once_more(Write(store_steps.give_back, (place, spec.key, owner.token), full), interrupt)
+                yield from once_more(Write(store_steps.give_back, (place, spec.key, owner.token), full), interrupt)
             raise
         if claim.kind == "claimed":
             faults.at("after-claim")
@@ -143,7 +161,7 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
         if claim.kind != "in_doubt":
             core.return_skips(skips)
         if claim.kind == "watch":
-            yield from _watch(core, spec, claim)
+            yield from watch(core, spec.key, claim)
         elif claim.kind == "wait":
             yield from _wait_for_retry(core, spec, claim.until)
             patient = False
@@ -152,21 +170,18 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: bool = Fa
             return claim
 
 
-def _once_more(write: Write, interrupt: BaseException) -> Flow:
-    """The last write of a step that was interrupted; the interrupt goes on, whatever becomes of it."""
-    try:
-        yield write
-    except Exception as trouble:  # noqa: BLE001 - told beside what is raised
-        interrupt.add_note(f"agent-resume could not write after this: {trouble}")
+def watch(core: RunCore, key: str, claim: Claim) -> Flow:
+    """Watch the owner of a running step that cannot be seen from here.
 
-
-def _watch(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
+    Raises:
+        StepInFlight: it lives.
+    """
     assert claim.owner is not None  # a claim of kind "watch" always names whom
-    verdict = yield Watch(claim.owner, f"step {spec.key!r} of run {core.run_id!r}")
+    verdict = yield Watch(claim.owner, f"step {key!r} of run {core.run_id!r}")
     if verdict == "dead":
         core.owner.decided_dead.add(claim.owner.token)
         return
-    raise errors.StepInFlight(core.run_id, spec.key, host=claim.owner.host, pid=claim.owner.pid)
+    raise errors.StepInFlight(core.run_id, key, host=claim.owner.host, pid=claim.owner.pid)
 
 
 def _wait_for_retry(core: RunCore, spec: StepSpec, until: str) -> Flow:
@@ -195,13 +210,18 @@ def _stored(core: RunCore, spec: StepSpec, entry: Any) -> Flow:
         yield from note_code_change(core, spec.key)
     row = yield Read(store_index.load_output, (entry[ID],))
     format, text, error = row if row is not None else (None, None, None)
+    if format is not None and text is None and format != KEPT_ERROR:
+        raise errors.StoredValueUnreadable(
+            type="value", reason="its text is missing", hint="run the step again: agent-resume rerun"
+        ).located(core.run_id, spec.key)
     if format == KEPT_ERROR:
         core.skipped(entry[SEQ], spec.key, None)
         return Raised(_kept_error(core, spec, error))
     if format is None or text is None:
         raise errors.RunLost(core.run_id, key=spec.key)  # discarded meanwhile, by rerun or prune
-    value = core.decode(spec.key, format, text, spec.returns, spec.fn)
-    core.skipped(entry[SEQ], spec.key, value)
+    decode = functools.partial(core.decode, spec.key, format, text, spec.returns, spec.fn)
+    value = decode()
+    core.skipped(entry[SEQ], spec.key, decode)
     return value
 
 
@@ -234,8 +254,11 @@ def _kept_error(core: RunCore, spec: StepSpec, text: str | None) -> BaseExceptio
     )
 
 
-def _decide(core: RunCore, spec: StepSpec) -> Flow:
-    """Somebody must say whether an ``effect="once"`` step happened: ``verify``, or else a person."""
+def _decide(core: RunCore, spec: StepSpec, doubt: Claim) -> Flow:
+    """Somebody must say whether an ``effect="once"`` step happened: ``verify``, or else a person.
+
+    What ``verify`` says holds for the attempt it was asked about; another process may have made one since.
+    """
     verdict: Any = UNKNOWN
     if spec.verify is not None:
         context = StepContext(core.run_id, spec.key, 0)
@@ -245,132 +268,13 @@ def _decide(core: RunCore, spec: StepSpec) -> Flow:
         verdict = outcome.value
     if isinstance(verdict, Verified):
         encoded, fresh = core.codec.settle(verdict.value, key=spec.key, returns=spec.returns, hint=spec.fn)
-        settled = yield Write(store_steps.settle_doubt, (core.where, spec.key, encoded, "verify"))
+        settled = yield Write(store_steps.settle_doubt, (core.where, spec.key, encoded, "verify", doubt.attempt))
         if not settled:
             raise errors.RunLost(core.run_id, key=spec.key, result=verdict.value)
         core.note_use(spec.key)
         return fresh
     if verdict is NOT_DONE:
-        return (yield from _claim(core, spec, again=False, retry_doubt=True))
+        return (yield from _claim(core, spec, again=False, retry_doubt=doubt.attempt))
     if verdict is not UNKNOWN:
         raise TypeError(f"verify returns Verified(value), NOT_DONE or UNKNOWN, not {type(verdict).__name__}")
     raise errors.StepInDoubt(core.run_id, spec.key)
-
-
-# -- call and finish -------------------------------------------------------------------------------------------------
-
-
-class _Again:
-    """A failure that ``retry`` wants to try again, not before ``until``."""
-
-    def __init__(self, error: BaseException, until: str) -> None:
-        self.error = error
-        self.until = until
-
-
-def _attempt(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
-    if core.tells:
-        core.tell(StepEvent("start", core.run_id, spec.key))
-    owner, number = core.owner, claim.attempt
-    attempt = Attempt(spec.key, claim.step, number, owner.token)
-    faults.at("in-function")
-    started = clock.monotonic()
-    spec.attempt = number
-    owner.unsettled.add((core.where.seq, spec.key))
-    outcome: Outcome
-    try:
-        outcome = yield Call(spec, StepContext(core.run_id, spec.key, number))
-    except GeneratorExit:
-        raise  # nobody drives this flow any more
-    except BaseException as interrupt:  # noqa: BLE001 - between the call and here
-        outcome = Outcome(error=interrupt)
-    ms = round((clock.monotonic() - started) * 1000)
-    faults.at("after-return")
-    if core.owner.token != attempt.token:
-        # A child that the function forked came back here: the attempt is its parent's, who still executes it.
-        return Raised(outcome.error or errors.RunLost(core.run_id, key=spec.key, result=outcome.value))
-    if outcome.error is not None:
-        return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
-    try:
-        encoded, fresh = core.codec.settle(outcome.value, key=spec.key, returns=spec.returns, hint=spec.fn)
-    except (errors.OutputNotStorable, errors.StoredValueUnreadable) as error:
-        error.result = outcome.value  # type: ignore[union-attr]  # set on both, so that a paid-for value can be kept
-        return (yield from fail_flow(core, spec, claim, attempt, error, ms, reason="output not storable"))
-    return (yield from store_result(core, spec, claim, attempt, encoded, fresh, ms, outcome.value))
-
-
-def store_result(
-    core: RunCore, spec: StepSpec, claim: Claim, attempt: Attempt, encoded: Encoded, fresh: Any, ms: int, value: Any
-) -> Flow:
-    """Complete a step; what ``step`` returns comes back."""
-    merged = run_usage.merged(value, spec.meta)
-    meta = core.meta_text(spec.key, merged) if merged else None
-    place = core.where
-    write = Write(store_steps.complete, (place, attempt, encoded, ms, meta), core.full)
-    try:
-        yield write
-    except (errors.RunLost, errors.RunNotFound):  # taken over, or deleted
-        raise errors.RunLost(core.run_id, key=attempt.key, result=value) from None
-    except errors.StoreError as error:
-        error.result = value
-        error.add_note(f"the result of step {attempt.key!r} was not saved; it is in error.result")
-        raise
-    except GeneratorExit:
-        raise
-    except BaseException as interrupt:
-        # Storing it again is harmless when the commit stands, and right when it does not.
-        yield from _once_more(write, interrupt)
-        raise
-    core.owner.unsettled.discard((place.seq, attempt.key))
-    core.remember(spec, claim, encoded)
-    if core.tells:
-        core.tell(StepEvent("done", core.run_id, spec.key, duration_ms=ms, result=fresh))
-    return fresh
-
-
-def fail_flow(
-    core: RunCore,
-    spec: StepSpec,
-    claim: Claim,
-    attempt: Attempt,
-    error: BaseException,
-    ms: int,
-    reason: str | None = None,
-) -> Flow:
-    """Store that an attempt failed; it is raised, or tried again."""
-    described = core.failure_of(error)
-    if reason is not None:
-        described["reason"] = reason
-    outcome = _outcome_of(spec, error, reason)
-    kept = outcome == "failed" and reason is None and isinstance(error, spec.keep_errors)
-    again: _Again | None = None
-    spec.failures += 1
-    retry = spec.retry if outcome == "failed" and not kept and reason is None else None
-    if retry is not None and retry.wants(error) and spec.failures < retry.max_attempts:
-        again = _Again(error, clock.iso(clock.now_ms() + round(retry.delay(spec.failures) * 1000)))
-        described["retryAt"] = again.until
-    meta = core.meta_text(spec.key, spec.meta)
-    try:
-        yield Write(store_steps.fail, (core.where, attempt, outcome, described, ms, meta, kept), core.full)
-    except errors.AgentResumeError as trouble:
-        # The user's error is the one that counts; that it could not be stored is a note on it.
-        error.add_note(f"agent-resume could not store this failure: {trouble}")
-        again = None
-    else:
-        core.owner.unsettled.discard((core.where.seq, spec.key))
-    if kept:
-        core.remember_kept(spec, claim)
-    if core.tells:
-        core.tell(StepEvent("error", core.run_id, spec.key, duration_ms=ms, error=error))
-    return again if again is not None else Raised(error)
-
-
-# A call that was given up, and a child process (isolation="process") that died, may have done their work.
-_UNKNOWN_OUTCOMES = (errors.StepTimeout, ChildProcessError)
-
-
-def _outcome_of(spec: StepSpec, error: BaseException, reason: str | None) -> store_steps.Outcome:
-    left = not isinstance(error, Exception)
-    if spec.effect == "once" and (left or reason is not None or isinstance(error, _UNKNOWN_OUTCOMES)):
-        return "in_doubt"  # it may have taken effect
-    return "interrupted" if left else "failed"

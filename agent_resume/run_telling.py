@@ -24,9 +24,17 @@ def print_progress(event: StepEvent, redactor: Redactor) -> bool:
         return True
     try:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 - the progress lines that the caller asked for
-    except (OSError, ValueError):
+    except Exception:  # noqa: BLE001 - full, closed, or an object of the program's that cannot do it
         return False
     return True
+
+
+def on_a_terminal() -> bool:
+    """Whether stderr is one; programs put objects of their own there, which may not know."""
+    try:
+        return sys.stderr is not None and bool(sys.stderr.isatty())
+    except Exception:  # noqa: BLE001 - closed, or without isatty()
+        return False
 
 
 def say(text: str) -> None:

@@ -143,7 +143,7 @@ def test_workers_of_map_belong_to_the_run_and_threads_of_ones_own_do_not(db):
         return mapped
 
     assert agent_run("x", body, db=db, run_id="r") == ["1/0"]
-    assert names(db) == ["m[1]", "fetch"]
+    assert names(db) == ["m[1]", "m[1]/fetch"]
 
 
 def test_methods_and_nested_steps(db):
@@ -154,7 +154,7 @@ def test_methods_and_nested_steps(db):
 
     with Checkpoint("r", db=db):
         assert Tool().use("a") == "a/0"
-    assert names(db) == ["use", "fetch"]
+    assert names(db) == ["use", "use/fetch"]
 
 
 def test_runs_inside_runs_have_their_own_steps(db):
@@ -197,3 +197,76 @@ def test_the_decorator_is_found_whatever_was_imported_first(run_python):
         )
         assert done.returncode == 0, done.stderr
     assert callable(agent_resume.agent)
+
+
+def test_a_resume_that_skips_an_outer_step_numbers_the_calls_after_it_as_before(db):
+    @step
+    def ticket():
+        calls.append(1)
+        return f"ticket {len(calls)}"
+
+    def body(run, crash):
+        got = [run.step("outer", lambda: [ticket(), ticket()]), ticket(), ticket()]
+        if crash:
+            raise RuntimeError
+        return got
+
+    with pytest.raises(RuntimeError):
+        agent_run("x", lambda run: body(run, True), db=db, run_id="r")
+    wanted = [["ticket 1", "ticket 2"], "ticket 3", "ticket 4"]
+    assert agent_run("x", lambda run: body(run, False), db=db, run_id="r") == wanted
+    assert names(db) == ["outer", "outer/ticket", "outer/ticket#2", "ticket", "ticket#2"]
+
+
+def test_an_outer_step_that_is_tried_again_replays_its_numbered_inner_ones(db):
+    def outer():
+        got = fetch("a"), fetch("b")
+        calls.append("outer")
+        if calls.count("outer") == 1:
+            raise ConnectionError
+        return got
+
+    def body(run):
+        return run.step("outer", outer, retry=Retry(wait=0))
+
+    assert agent_run("x", body, db=db, run_id="r") == ("a/0", "b/0")
+    assert calls == ["a", "b", "outer", "outer"]
+
+
+def test_a_decorated_function_may_call_itself(db):
+    @step
+    def factorial(n):
+        return 1 if n <= 1 else n * factorial(n - 1)
+
+    assert agent_run("x", lambda run: factorial(4), db=db) == 24
+
+
+async def test_repeats_may_overlap_on_one_loop(db):
+    @step
+    async def slow(x):
+        await asyncio.sleep(0.05)
+        return x
+
+    async def body(run):
+        first = asyncio.create_task(slow(1))
+        await asyncio.sleep(0.02)
+        return await asyncio.gather(first, asyncio.create_task(slow(2)))
+
+    assert await agent_run("x", body, db=db, run_id="r") == [1, 2]
+
+
+def test_a_repeat_beside_another_threads_is_refused(db):
+    begun, end = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        return end.wait(30)
+
+    with Checkpoint("r", db=db) as run:
+        thread = threading.Thread(target=lambda: run.step("s", slow, repeat=True))
+        thread.start()
+        begun.wait(30)
+        with pytest.raises(agent_resume.StepInFlight):
+            run.step("s", slow, repeat=True)
+        end.set()
+        thread.join()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
+import sqlite3
 import sys
 import threading
 import warnings
@@ -195,3 +197,35 @@ def test_a_store_is_a_context_manager_and_can_be_closed_twice(db):
     with Store(db) as store:
         assert json.dumps([run.to_dict() for run in store.list_runs()]) == "[]"
     store.close()
+
+
+_ODD_STDERR = """
+import io, sys
+from agent_resume import Checkpoint, agent_run
+real = sys.stderr
+class Tee:
+    def write(self, text): return real.write(text)
+closed = io.StringIO(); closed.close()
+for number, stream in enumerate((Tee(), closed, object())):
+    for progress in ("auto", True):
+        sys.stderr = stream
+        print(agent_run("r", lambda run: run.step("a", lambda: number), db=sys.argv[1], progress=progress))
+"""
+
+
+def test_a_stderr_that_cannot_even_say_whether_it_is_a_terminal_is_no_trouble(db, run_python):
+    said = run_python(_ODD_STDERR, db)
+    assert said.stdout.split() == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_waiting_for_another_writer_draws_nothing_from_the_programs_own_random_numbers(db):
+    with Checkpoint("r", db=db) as run:
+        run.step("a", int)
+        holder = sqlite3.connect(db, isolation_level=None, check_same_thread=False)
+        holder.execute("BEGIN IMMEDIATE")
+        threading.Timer(0.3, holder.rollback).start()
+        random.seed(5)
+        before = random.getstate()
+        run.step("b", int)
+        assert random.getstate() == before
+        holder.close()

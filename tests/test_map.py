@@ -354,3 +354,12 @@ def test_changed_code_is_told_once_for_all_items(db):
     with Checkpoint("r", db=db) as run, pytest.warns(StepCodeChangedWarning) as told:
         assert [o.value for o in run.map("m", lambda n: n + 1, range(20))] == list(range(20))
     assert len(told) == 1
+
+
+def test_a_key_that_raises_stop_iteration_does_not_end_the_items(db):
+    got = []
+    with Checkpoint("r", db=db) as run, pytest.raises(RuntimeError) as caught:
+        for outcome in run.map("m", str, [["a"], [], ["c"]], key=lambda item: next(iter(item))):
+            got.append(outcome.key)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert got == ["m[a]"]

@@ -172,3 +172,15 @@ async def test_tasks_run_in_the_callers_context_and_know_their_step(db):
         values = [o.value async for o in run.map("m", fn, range(5))]
     assert values == [("here", f"m[{n}]") for n in range(5)]
     assert where.get() == "here"
+
+
+async def test_a_key_that_raises_stop_async_iteration_does_not_end_the_items(db):
+    def key(n):
+        if n == 2:
+            raise StopAsyncIteration
+        return n
+
+    async with AsyncCheckpoint("r", db=db) as run:
+        with pytest.raises(RuntimeError) as caught:
+            [o async for o in run.map("m", square, [1, 2, 3], key=key)]
+    assert isinstance(caught.value.__cause__, StopAsyncIteration)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from loops import no_blocking_calls  # noqa: F401 - a fixture
 
-from agent_resume import AsyncCheckpoint, Checkpoint, DuplicateStep, RunPaused, Store, agent_run, load_run
+from agent_resume import AsyncCheckpoint, Checkpoint, DuplicateStep, Retry, RunPaused, Store, agent_run, load_run
 
 
 def test_case_046_an_inner_step_is_kept_when_the_outer_one_runs_again(db):
@@ -156,3 +157,26 @@ async def test_a_pause_in_one_of_many_tasks_pauses_the_run(db):
     assert (paused.name, paused.run_id) == ("ok?", "r")
     async with AsyncCheckpoint("r", db=db) as run:
         assert await run.status == "paused"
+
+
+def test_inner_steps_from_threads_of_the_outer_one_are_replayed_by_its_next_attempt(db):
+    calls = []
+
+    def body(run):
+        def inner(i):
+            return run.step(f"in{i}", lambda: calls.append(i) or i)
+
+        def outer():
+            with ThreadPoolExecutor(2) as pool:
+                got = list(pool.map(inner, range(2)))
+            calls.append("outer")
+            if calls.count("outer") < 3:
+                raise ConnectionError
+            return got
+
+        assert run.step("outer", outer, retry=Retry(max_attempts=3, wait=0)) == [0, 1]
+        with pytest.raises(DuplicateStep):
+            inner(0)
+
+    agent_run("a", body, db=db)
+    assert sorted(map(str, calls)) == ["0", "1", "outer", "outer", "outer"]

@@ -138,7 +138,7 @@ def test_waits_grow_up_to_a_limit_and_jitter_only_shortens_them():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"max_attempts": 0}, {"wait": -1}, {"wait": float("nan")}, {"max_wait": float("inf")}, {"backoff": 0.5},
+        {"max_attempts": 0}, {"max_attempts": 2.5}, {"wait": -1}, {"wait": 1e12}, {"wait": float("nan")}, {"max_wait": float("inf")}, {"backoff": 0.5},
         {"jitter": 2},
     ],
 )  # fmt: skip
@@ -215,3 +215,11 @@ def test_a_kept_failure_is_the_outcome_and_is_raised_again_without_a_call(db, ke
         agent_run("a", lambda run: body(run, True), db=db, run_id="r")
     assert agent_run("a", lambda run: body(run, False), db=db, run_id="r") == "no such order"
     assert calls == [1]
+
+
+@pytest.mark.parametrize("wrong", [[ValueError], ("ValueError",), "ValueError", int])
+def test_what_keep_errors_cannot_mean_is_refused_before_the_call(db, wrong):
+    calls = []
+    with Checkpoint("r", db=db) as run, pytest.raises(TypeError, match="keep_errors"):
+        run.step("s", lambda: calls.append(1), keep_errors=wrong)
+    assert not calls

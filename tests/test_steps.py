@@ -12,6 +12,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import closing
+from datetime import timedelta, timezone
 
 import pytest
 import raw
@@ -20,10 +21,12 @@ from agent_resume import (
     Checkpoint,
     DuplicateStep,
     DuplicateStepWarning,
+    InvalidName,
     InvalidTransition,
     OutputNotStorable,
     StepInFlight,
     Store,
+    ValueCodec,
     agent_run,
     format_timeline,
     load_run,
@@ -129,12 +132,17 @@ class _Hostile(Exception):
         raise SystemExit("no code")
 
 
+class _Silent(Exception):
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
 class _Surrogate(Exception):
     def __str__(self):
         return "bad \ud800 text\0 end"
 
 
-@pytest.mark.parametrize("kind", [_Hostile, _Surrogate])
+@pytest.mark.parametrize("kind", [_Hostile, _Silent, _Surrogate])
 def test_an_error_that_fights_being_described_is_recorded_and_raised_all_the_same(db, kind):
     def bad():
         raise kind
@@ -144,6 +152,21 @@ def test_an_error_that_fights_being_described_is_recorded_and_raised_all_the_sam
     (step,) = load_run("r", db=db).steps
     assert step.status == "failed"
     assert kind.__name__ in step.error["type"]
+
+
+def test_an_interrupt_while_a_result_is_taken_apart_is_recorded(db):
+    class Slow:
+        pass
+
+    def encode(value):
+        raise KeyboardInterrupt
+
+    with Store(db, codecs=[ValueCodec("slow", Slow, encode, list)]) as store:
+        run = Checkpoint("r", db=store)
+        with pytest.raises(KeyboardInterrupt):
+            run.step("a", Slow)
+        (step,) = run.timeline()
+        assert step.status == "interrupted"
 
 
 def test_the_traceback_that_the_caller_sees_ends_in_the_users_code(db):
@@ -202,8 +225,8 @@ def test_a_result_that_cannot_be_saved_is_handed_over_with_the_error(db, monkeyp
 
 @pytest.mark.parametrize(
     "value",
-    [lambda: 1, threading.Lock(), (i for i in ()), open, sys],
-    ids=["function", "lock", "generator", "builtin", "module"],
+    [lambda: 1, threading.Lock(), (i for i in ()), open, sys, timezone(timedelta(hours=1), "\udc81")],
+    ids=["function", "lock", "generator", "builtin", "module", "surrogate"],
 )
 def test_a_result_that_cannot_be_kept_is_refused_named_and_handed_back(db, value):
     with Checkpoint("r", db=db) as run, pytest.raises(OutputNotStorable) as caught:
@@ -562,3 +585,33 @@ def test_nothing_is_logged_for_a_healthy_run(db, caplog):
     with caplog.at_level(logging.DEBUG):
         agent_run("job", lambda run: run.step("a", lambda: 1), db=db)
     assert [record for record in caplog.records if record.name.startswith("agent_resume")] == []
+
+
+@pytest.mark.parametrize("what", ["step", "record", "wait", "sleep", "map", "loop", "nested"])
+def test_a_key_may_have_two_thousand_bytes_on_either_database(db, what):
+    import random
+
+    shuffled = random.Random(7)
+
+    def key(size):
+        return "".join(chr(shuffled.randrange(0x4E00, 0x9FFF)) for _ in range(size // 3)) + "x" * (size % 3)
+
+    def use(run, size):
+        if what == "step":
+            return run.step(key(size), int)
+        if what == "record":
+            return run.record(key(size), 1)
+        if what == "wait":
+            return run.wait(key(size), timeout=0, default=1)
+        if what == "sleep":
+            return run.sleep(key(size), 0)
+        if what == "map":
+            return [outcome.value for outcome in run.map(key(size - 1002), len, [key(1000)])]
+        if what == "loop":
+            return [turn.number for turn in run.loop(key(size - 20), max_turns=12)]
+        return run.step("o" * 1000, lambda: run.step(key(size - 1001), int, repeat=True))
+
+    with Checkpoint("r", db=db) as run:
+        use(run, 2000)
+    with Checkpoint("n", db=db) as run, pytest.raises(InvalidName, match="at most"):
+        use(run, 2001)

@@ -11,9 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from loops import no_blocking_calls  # noqa: F401 - a fixture
+from loops import blocking_allowed, no_blocking_calls  # noqa: F401 - a fixture
 
-from agent_resume import AsyncCheckpoint, Checkpoint, StepInDoubt, StepInFlight, StepTimeout, agent_run, load_run
+from agent_resume import (
+    AsyncCheckpoint,
+    Checkpoint,
+    InvalidTransition,
+    Retry,
+    StepInDoubt,
+    StepInFlight,
+    StepTimeout,
+    agent_run,
+    load_run,
+)
 
 # Found by name in the child process, so at the top of a module on its path.
 from isolated_steps import Failure, boom, child_and_grandchild, die, echo, hang, leave, seen_by_child  # isort: skip
@@ -121,10 +131,76 @@ def test_a_timed_out_once_step_is_in_doubt(db):
             run.step("pay", boom, effect="once")
 
 
-@pytest.mark.parametrize("wrong", [0, -1, float("nan")])
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 1e10])
 def test_a_timeout_that_cannot_be_meant_is_refused(db, wrong):
     with Checkpoint("r", db=db) as run, pytest.raises(ValueError):
         run.step("s", int, timeout=wrong)
+
+
+async def test_a_plain_function_on_the_loop_is_late_too(db, caplog):
+    async def body(run):
+        with blocking_allowed(), pytest.raises(StepTimeout):
+            await run.step("s", time.sleep, 0.2, timeout=0.05)
+        return await run.step("quick", lambda: 1, timeout=30)
+
+    with caplog.at_level(logging.WARNING, "agent_resume"):
+        assert await agent_run("a", body, db=db, run_id="r") == 1
+    assert "after its timeout" in caplog.text
+
+
+@pytest.mark.parametrize("late", ["a result", ValueError("late")], ids=repr)
+async def test_what_swallows_its_cancellation_is_late_all_the_same(db, late):
+    async def stubborn():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            if isinstance(late, Exception):
+                raise late from None
+            return late
+
+    async with AsyncCheckpoint("r", db=db) as run:
+        with pytest.raises(StepTimeout) as caught:
+            await run.step("s", stubborn, timeout=0.05, effect="once")
+        assert caught.value.__cause__ is (late if isinstance(late, Exception) else None)
+        with pytest.raises(StepInDoubt):
+            await run.step("s", stubborn, timeout=0.05, effect="once")
+
+
+def test_the_next_attempt_waits_for_the_inner_step_that_the_late_one_is_in(db):
+    calls = []
+
+    def body(run):
+        def inner(name, seconds):
+            return run.step(name, lambda: (calls.append(name), time.sleep(seconds), 1)[2])
+
+        outer = lambda: inner("first", 0.1) + inner("second", 0.7)  # noqa: E731 - a step
+        return run.step("outer", outer, timeout=0.5, retry=Retry(wait=0))
+
+    assert agent_run("a", body, db=db, run_id="r") == 2
+    assert calls == ["first", "second"]
+
+
+def test_an_attempt_that_was_given_up_begins_no_further_step(db):
+    go_on, refused = threading.Event(), []
+
+    def body(run):
+        def outer():
+            go_on.wait(30)
+            try:
+                run.step("inner", lambda: "late")
+            except BaseException as error:
+                refused.append(error)
+                raise
+
+        with pytest.raises(StepTimeout):
+            run.step("outer", outer, timeout=0.05)
+        go_on.set()
+        while not refused:
+            time.sleep(0.01)
+        return run.step("inner", lambda: "own")
+
+    assert agent_run("a", body, db=db, run_id="r") == "own"
+    assert isinstance(refused[0], InvalidTransition)
 
 
 # -- isolation="process" ---------------------------------------------------------------------------------------------
@@ -218,6 +294,38 @@ def test_a_killed_parent_takes_the_child_with_it(db, spawn_agent, tmp_path):
             return
         time.sleep(0.02)
     pytest.fail("the child outlived its parent")
+
+
+def test_a_killed_parent_takes_what_the_child_started_too(db, spawn_agent, tmp_path):
+    beat = tmp_path / "beat"
+    script = tmp_path / "agent.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from agent_resume import agent_run\n"
+        "from isolated_steps import child_and_grandchild as start\n"
+        "if __name__ == '__main__':\n"
+        f"    agent_run('a', lambda run: run.step('s', start, {str(beat)!r}, isolation='process'), db={db!r})\n"
+    )
+    agent = spawn_agent(script)
+    while not beat.exists():
+        assert agent.process.poll() is None, agent.output
+        time.sleep(0.02)
+    agent.kill()
+    deadline = time.monotonic() + 20
+    before = -1
+    while before != (before := beat.stat().st_size):
+        assert time.monotonic() < deadline, "the grandchild outlived the parent"
+        time.sleep(0.5)
+
+
+def test_a_child_that_cannot_be_started_says_why(db, monkeypatch):
+    def start(process):
+        raise OSError("no processes left")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", start)
+    with Checkpoint("r", db=db) as run, pytest.raises(OSError, match="no processes left"):
+        run.step("s", echo, 1, isolation="process")
 
 
 def test_a_program_without_a_guard_is_told_to_have_one(db, run_python, tmp_path):
