@@ -75,9 +75,17 @@ class Borrowed:
         self._timer.start()
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ENTERING[:3] and isinstance(self._connection, sqlite3.Connection):
+        value = getattr(self._connection, name)
+        if not callable(value) or not isinstance(self._connection, sqlite3.Connection):
+            return value
+        if name in _ENTERING[:3]:
             return getattr(self.cursor(), name)
-        return getattr(self._connection, name)
+
+        def enter(*args: Any, **named: Any) -> Any:
+            with self._turn:
+                return value(*args, **named)
+
+        return enter
 
     def cursor(self, *args: Any, **named: Any) -> Any:
         """A cursor, while the connection is lent."""

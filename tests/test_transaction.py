@@ -488,7 +488,7 @@ _TIMES_UP = """
 import faulthandler, random, sys
 from sqlalchemy import exc
 from agent_resume import Checkpoint, StepTimeout, store_transaction
-faulthandler.dump_traceback_later(40, exit=True)
+faulthandler.dump_traceback_later(30, exit=True)
 times = random.Random(3)
 def busy(connection):
     number = 0
@@ -499,8 +499,8 @@ def busy(connection):
             connection.exec_driver_sql(f"SELECT {number} FROM no_such_table")
         except exc.OperationalError:
             pass
-with Checkpoint("r", db=sys.argv[1]) as run:
-    for number in range(150):
+with Checkpoint("r", db=sys.argv[1], durability="relaxed") as run:
+    for number in range(40):
         store_transaction.TRANSACTION_LIMIT = times.uniform(0.001, 0.02)
         try:
             run.transaction(f"t{number}", busy)
