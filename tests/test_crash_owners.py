@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -562,8 +563,9 @@ agent_resume.agent_run("job", body, run_id="j", db=sys.argv[1])
 """
     parent = spawn_agent(code, db, marker="in c")
     os.kill(parent.pid, signal.SIGKILL)
-    while psutil.pid_exists(parent.pid) and psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
     with pytest.raises(agent_resume.StepInFlight):
         agent_resume.agent_run("job", lambda run: run.step("c", pytest.fail), run_id="j", db=db)
     parent.wait_for("refused")
