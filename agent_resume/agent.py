@@ -298,9 +298,10 @@ class _Execution:
             return pause
         faults.at("while-settling")
         kind = type(error)
-        if issubclass(kind, errors.RunCancelled) and error.run_id == core.run_id:  # type: ignore[attr-defined]  # ours
+        ended = issubclass(kind, _ENDED) and error.run_id == core.run_id  # type: ignore[attr-defined]  # ours
+        if ended and issubclass(kind, errors.RunCancelled):
             core.stopped = "cancelled"  # from outside: close() lets go of it
-        if pause is not None or (issubclass(kind, _ENDED) and error.run_id == core.run_id):  # type: ignore[attr-defined]  # ours
+        if pause is not None or ended:
             return pause
         if core.done_here:
             return None

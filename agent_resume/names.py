@@ -7,14 +7,10 @@ from hashlib import blake2b
 from typing import Final
 
 from . import errors
+from .codec_plain import is_encodable
 
 #: Most bytes of UTF-8 in a name, an id or a key: an entry of PostgreSQL's indexes holds about 2,680 beside a number.
 LONGEST: Final = 2000
-
-
-def may_be(name: str) -> bool:
-    """Whether anything can have this name: a byte of the command line that is no text makes half a surrogate pair."""
-    return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def from_system(text: str) -> str:
@@ -23,7 +19,7 @@ def from_system(text: str) -> str:
     Args:
         text: as Python decoded it; unchanged when it is text already, or no UTF-8.
     """
-    if may_be(text):
+    if is_encodable(text):
         return text
     try:
         return os.fsencode(text).decode()

@@ -28,9 +28,10 @@ from . import (
     store_settle,
     store_status,
 )
+from .codec_plain import is_encodable
 from .database_sql import Tx
 from .models import AgentRunState, EventRow, ImportOutcome, PauseRow, RunDump, RunRow, RunSummary
-from .names import check_name, check_text, may_be, shortened
+from .names import check_name, check_text, shortened
 from .store_owner import Owner
 from .store_sql import Place
 
@@ -136,14 +137,14 @@ class Store:
         Raises:
             RunNotFound, AmbiguousRunId: none, or several.
         """
-        if not may_be(wanted) or not self.exists():
+        if not is_encodable(wanted) or not self.exists():
             raise errors.RunNotFound(wanted, where=self.display)
         return self.ask(store_queries.find_run, wanted)
 
     def list_runs(self, wanted: store_queries.RunFilter | None = None) -> Iterator[RunSummary]:
         """Runs as summaries, newest first; outputs are never read and no transaction stays open between pages."""
         wanted = wanted or store_queries.RunFilter()
-        return store_status.list_runs(self, wanted) if wanted.name is None or may_be(wanted.name) else iter(())
+        return store_status.list_runs(self, wanted) if wanted.name is None or is_encodable(wanted.name) else iter(())
 
     def load_run(self, run_id: str) -> AgentRunState:
         """A run with its steps.
@@ -160,7 +161,7 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
-        row = self.ask(store_queries.run_by_id, run_id) if may_be(run_id) and self.exists() else None
+        row = self.ask(store_queries.run_by_id, run_id) if is_encodable(run_id) and self.exists() else None
         if row is None:
             raise errors.RunNotFound(run_id, where=self.display)
         return row

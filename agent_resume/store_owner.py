@@ -110,20 +110,26 @@ class Owner:
 
     def _leave_if_idle(self) -> None:
         database = self._database()
-        with _guard, self._lock:
+        with self._lock:
             if self._users:
                 return
             self.lingers = any(True for _ in self.in_flight)
+            # Others must see that its steps are being executed, until they are not.
+            self._keep_for_its_store(database, wanted=self.lingers)
             if self.lingers:
-                # Others must see that its steps are being executed, until they are not.
-                if database is not None:
-                    _lingering[database.location] = self
                 return
             self.heart.stop()
             registered, self.registered = self.registered, False
-            if database is not None and _lingering.get(database.location) is self:
-                del _lingering[database.location]
         self._drop_row(registered, database)
+
+    def _keep_for_its_store(self, database: Database | None, *, wanted: bool) -> None:
+        if database is None:
+            return
+        with _guard:
+            if wanted:
+                _lingering[database.location] = self
+            elif _lingering.get(database.location) is self:
+                del _lingering[database.location]
 
     def _drop_row(self, registered: bool, database: Database | None) -> None:
         if registered and database is not None and database.generation == self.generation:

@@ -227,25 +227,39 @@ def store_skips(tx: Tx, place: Place, skips: Skips) -> None:
 
 
 def set_fields(tx: Tx, place: Place, values: dict[str, str | int | None], skips: Skips | None = None) -> None:
-    """Set loop state, ``expect_max_ms`` or ``meta`` of a run, with a ``state`` event that says which."""
-    _refuse_if_ended(tx, place, "set " + ", ".join(values))
-    for name, value in values.items():
-        tx.execute(_SET[name], {"run": place.seq, "value": value})
-    note(tx, place, "state", json.dumps({"fields": sorted(values)}), skips=skips)
+    """Set loop state, ``expect_max_ms`` or ``meta`` of a run, with a ``state`` event that says which.
 
-
-def _refuse_if_ended(tx: Tx, place: Place, action: str) -> None:
-    found = look(tx, place)
-    if found.status in ("completed", "cancelled"):
-        refuse_unless_running(found, place, action)
+    Raises:
+        RunCancelled, InvalidTransition: the run has ended.
+    """
+    data = json.dumps({"fields": sorted(values)})
+    _set_and_note(tx, place, values, "state", data, skips, f"set {', '.join(values)}")
 
 
 def loop_note(tx: Tx, place: Place, values: dict[str, str | int | None], data: str, skips: Skips | None = None) -> None:
-    """Set loop state and append the ``loop`` event that explains it."""
-    _refuse_if_ended(tx, place, "begin a turn of a loop")
+    """Set loop state and append the ``loop`` event that explains it.
+
+    Raises:
+        RunCancelled, InvalidTransition: the run has ended.
+    """
+    _set_and_note(tx, place, values, "loop", data, skips, "begin a turn of a loop")
+
+
+def _set_and_note(
+    tx: Tx,
+    place: Place,
+    values: dict[str, str | int | None],
+    type: str,
+    data: str,
+    skips: Skips | None,
+    action: str,
+) -> None:
+    found = look(tx, place)
+    if found.status in ("completed", "cancelled"):
+        refuse_unless_running(found, place, action)
     for name, value in values.items():
         tx.execute(_SET[name], {"run": place.seq, "value": value})
-    note(tx, place, "loop", data, skips=skips)
+    note(tx, place, found, type, data, skips)
 
 
 def add_losses(tx: Tx, place: Place, count: int) -> None:

@@ -175,9 +175,8 @@ def add_event(
         tx.weight += len(data)
 
 
-def note(tx: Tx, place: Place, type: str, data: str | None = None, *, skips: Skips | None = None) -> int:
+def note(tx: Tx, place: Place, found: Look, type: str, data: str | None, skips: Skips | None) -> int:
     """Append one event of the run itself; its number."""
-    found = look(tx, place)
     now = clock.now_iso()
     last = add_skips(tx, place, found.last_seq, now, skips) + 1
     add_event(tx, place.seq, last, now, type, data=data)

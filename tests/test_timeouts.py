@@ -268,18 +268,23 @@ async def test_a_cancelled_isolated_step_ends_its_process(db, tmp_path):
         assert await run.step("t", echo, 1, isolation="process") == 1
 
 
-def test_a_killed_parent_takes_the_child_with_it(db, spawn_agent, tmp_path):
-    mark = tmp_path / "pid"
-    script = tmp_path / "agent.py"
+def isolated_agent(folder, db, function, mark):
+    """A program whose only step runs a function of ``isolated_steps`` in a process of its own."""
+    script = folder / "agent.py"
     script.write_text(
         "import sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from agent_resume import agent_run\n"
-        "from isolated_steps import hang\n"
+        f"from isolated_steps import {function}\n"
         "if __name__ == '__main__':\n"
-        f"    agent_run('a', lambda run: run.step('s', hang, {str(mark)!r}, isolation='process'), db={db!r})\n"
+        f"    agent_run('a', lambda run: run.step('s', {function}, {str(mark)!r}, isolation='process'), db={db!r})\n"
     )
-    agent = spawn_agent(script)
+    return script
+
+
+def test_a_killed_parent_takes_the_child_with_it(db, spawn_agent, tmp_path):
+    mark = tmp_path / "pid"
+    agent = spawn_agent(isolated_agent(tmp_path, db, "hang", mark))
     while not (mark.exists() and mark.read_text()):
         assert agent.process.poll() is None, agent.output
         time.sleep(0.02)
@@ -298,16 +303,7 @@ def test_a_killed_parent_takes_the_child_with_it(db, spawn_agent, tmp_path):
 
 def test_a_killed_parent_takes_what_the_child_started_too(db, spawn_agent, tmp_path):
     beat = tmp_path / "beat"
-    script = tmp_path / "agent.py"
-    script.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from agent_resume import agent_run\n"
-        "from isolated_steps import child_and_grandchild as start\n"
-        "if __name__ == '__main__':\n"
-        f"    agent_run('a', lambda run: run.step('s', start, {str(beat)!r}, isolation='process'), db={db!r})\n"
-    )
-    agent = spawn_agent(script)
+    agent = spawn_agent(isolated_agent(tmp_path, db, "child_and_grandchild", beat))
     while not beat.exists():
         assert agent.process.poll() is None, agent.output
         time.sleep(0.02)

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from agent_resume import names
+from agent_resume.codec_plain import is_encodable
 
 _NOT_PLAIN = object()
 _DIGITS = re.compile("[0-9]{1,18}")
@@ -43,7 +44,7 @@ def _plain(parameter: Any, value: Any) -> Any:
 
 def _is_text(value: Any) -> bool:
     # Bytes that are no text come as lone surrogates.
-    return isinstance(value, str) and names.may_be(value)
+    return isinstance(value, str) and is_encodable(value)
 
 
 def _decoded(parameter: Any, ctx: Any, value: Any) -> Any:
@@ -57,7 +58,7 @@ def _decoded(parameter: Any, ctx: Any, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = names.from_system(value)
-    if not names.may_be(text) and parameter.name not in _RUNS:
+    if not is_encodable(text) and parameter.name not in _RUNS:
         raise typer.BadParameter("bytes that are no UTF-8 text", ctx=ctx, param=parameter)
     return text
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from agent_resume import names
+from agent_resume.codec_plain import is_encodable
 from agent_resume.layouts import jstext
 
 #: What a string in ``completed`` begins with when it names a side file.
@@ -104,9 +105,7 @@ class Keys:
 
 def is_storable(text: str) -> bool:
     """Whether a text can be a name here."""
-    if "\0" in text:
-        return False
-    return text.isascii() or not re.search("[\ud800-\udfff]", text)
+    return "\0" not in text and is_encodable(text)
 
 
 def escaped(text: str) -> str:
