@@ -63,7 +63,7 @@ async def drive(store: Store, flow: Flow) -> Any:
                 else:
                     effect = flow.throw(error)
                     error = None
-                value = await perform(store, effect)
+                value = await (_write(store, effect) if type(effect) is Write else perform(store, effect))
             except StopIteration as stop:
                 result = stop.value
                 break
@@ -83,8 +83,6 @@ async def drive(store: Store, flow: Flow) -> Any:
 
 async def perform(store: Store, effect: Any) -> Any:
     """Perform one effect."""
-    if type(effect) is Write:
-        return await _write(store, effect)
     if type(effect) is Call:
         return await _call(effect)
     if type(effect) is Sleep:
@@ -104,18 +102,27 @@ async def perform(store: Store, effect: Any) -> Any:
 
 async def _write(store: Store, effect: Write) -> Any:
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    outcome = _WriteOutcome(loop=loop)
+    store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, outcome.settle, loop))
+    try:
+        return await outcome
+    except asyncio.CancelledError as cancelled:
+        return await outlast(outcome, cancelled)
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
+
+class _WriteOutcome(asyncio.Future[Any]):
+    """The outcome of a queued write. It cannot be cancelled: a cancelled task is told once it is there."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Nothing; ``Task.cancel`` then waits for the next time that the task wakes up."""
+        return False
+
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Called in the loop."""
+        if error is None:
+            self.set_result(value)
         else:
-            future.set_result(value)
-
-    store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, settle, loop))
-    return await outlast(future)
+            self.set_exception(error)
 
 
 async def in_thread(store: Store, fn: Callable[..., T], *args: Any) -> T:
@@ -143,9 +150,8 @@ def _begin_in_own_thread(fn: Callable[..., Any], *args: Any) -> asyncio.Future[A
     return asyncio.wrap_future(future)
 
 
-async def outlast(future: asyncio.Future[Any]) -> Any:
+async def outlast(future: asyncio.Future[Any], cancelled: asyncio.CancelledError | None = None) -> Any:
     """Await ``future`` to its end, however often this task is cancelled; then the cancellation goes on."""
-    cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.shield(future)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from . import clock, errors, faults
 from .database_batch import BatchDoor, Helpers
 from .database_drivers import driver_of
 from .database_location import Location
-from .database_sql import Tx
+
+if TYPE_CHECKING:
+    from .database_sql import Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,6 +69,10 @@ class Database:
         Raises:
             StoreError: in the form that fits; nothing was committed then.
         """
+        return self.transact(operation, arguments, full)
+
+    def transact(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+        """``direct``, with the arguments as they are in an effect."""
         me = threading.get_ident()
         if self._inside == me:
             raise errors.StoreBusy(
@@ -79,9 +85,9 @@ class Database:
             with self._lock:
                 self._inside = me
                 if self._persist is None:
-                    value: T = self._transaction(self._writable(), operation, arguments, full)
+                    value: T = self._transaction(operation, arguments, full)
                 else:
-                    value = self._persist(lambda: self._transaction(self._writable(), operation, arguments, full))
+                    value = self._persist(lambda: self._transaction(operation, arguments, full))
                 self._inside = None
             clean = True
             return value
@@ -102,15 +108,15 @@ class Database:
                 raise errors.StoreBusy(self.display, seconds=now - began, why=why)
         self._lock.release()
 
-    def _transaction(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
-        driver = self.driver
+    def _transaction(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+        driver, tx = self.driver, self._writer
+        if tx is None or driver.in_transaction(tx.connection):
+            tx = self._writable()
+        else:
+            driver.check_in_place()
         try:
             tx.weight, tx.mark = 0, None
-            driver.set_durability(tx.cursor.execute, full)
-            driver.start(tx)
-            value = operation(tx, *arguments)
-            faults.at("before-commit")
-            driver.commit(tx)
+            value: T = driver.write(tx, operation, arguments, full)
         except BaseException as error:  # noqa: BLE001 - translated and raised
             self._abandon(tx)
             self._reraise(error)
@@ -155,8 +161,9 @@ class Database:
             self._ready = True
         else:
             self.driver.check_in_place()
-        tx = self._writer = Tx(self.driver.connect(write=True), self.driver.dialect)
-        return tx
+        opened: Tx = self.driver.transaction_type(self.driver.connect(write=True), self.driver.dialect)
+        self._writer = opened
+        return opened
 
     @contextlib.contextmanager
     def held(self, check: Callable[..., object], /, *arguments: Any) -> Iterator[Tx]:
@@ -261,10 +268,11 @@ class Database:
             if self._readers:
                 return self._readers.pop()
         try:
-            return Tx(self._connect_reader(), self.driver.dialect, reading=True)
+            made: Tx = self.driver.transaction_type(self._connect_reader(), self.driver.dialect, reading=True)
         except BaseException:
             self._settle_reader(me)
             raise
+        return made
 
     def _connect_reader(self) -> Any:
         if self._ready:

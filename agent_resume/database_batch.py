@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from .database_sql import Tx
 
 log = logging.getLogger("agent_resume")
+
+Queue = SimpleQueue["Queued | None"]
 
 #: Most operations in one transaction, so that one commit never holds the write lock for long.
 BATCH_LIMIT = 512
@@ -53,6 +54,25 @@ class Queued:
         self.settle(self.value, self.error)
 
 
+class Latch:
+    """``threading.Event`` without what makes that slow: it is opened once, from anywhere, and waited for."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def open(self, *_: object) -> None:
+        """Let everybody go on who waits, now or later; only once."""
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Until it is open."""
+        with self._lock:
+            pass
+
+
 class BatchDoor:
     """A queue with one daemon thread, started with the first operation and again after ``close``.
 
@@ -66,10 +86,9 @@ class BatchDoor:
         self._direct = direct
         self._intact = intact
         self._display = display
-        self._queue: deque[Queued] = deque()
-        self._wake = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._queue: Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._leaving: threading.Thread | None = None
 
     def submit(self, operation: Callable[..., Any], *arguments: Any, full: bool = True) -> Future[Any]:
         """Queue an operation; its outcome comes in the future."""
@@ -86,53 +105,54 @@ class BatchDoor:
         self.put(Queued(operation, arguments, full, settle))
         return future
 
+    def perform(self, operation: Callable[..., Any], arguments: tuple[Any, ...], full: bool) -> Any:
+        """Queue an operation and wait for its value; for threads that no signal interrupts, since they cannot leave."""
+        latch = Latch()
+        item = Queued(operation, arguments, full, latch.open)
+        self.put(item)
+        latch.wait()
+        if item.error is not None:
+            raise item.error
+        return item.value
+
     def put(self, item: Queued) -> None:
         """Queue an operation that knows where its outcome goes.
 
         Raises:
             StoreUnavailable: no thread can be started (a limit, or the interpreter is going down).
         """
-        with self._wake:
-            self._queue.append(item)
-            if self._thread is None or not self._thread.is_alive():
-                self._start(item)
-            self._wake.notify_all()
+        with self._lock:
+            if self._thread is None:
+                self._start()
+            self._queue.put(item)
 
-    def _start(self, item: Queued) -> None:
-        self._thread = threading.Thread(target=self._work, name="agent-resume-commits", daemon=True)
+    def _start(self) -> None:
+        # The queue is the thread's own: one that is ending cannot take what is meant for the next.
+        thread = threading.Thread(target=self._work, args=(self._queue,), name="agent-resume-commits", daemon=True)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError as error:
-            self._thread = None
-            self._queue.remove(item)
             raise errors.StoreUnavailable(self._display, f"no thread for its commits ({error})") from error
+        self._thread = thread
 
     def close(self) -> None:
         """Commit what is queued, then end the thread; the next operation starts another."""
-        with self._wake:
+        with self._lock:
             thread, self._thread = self._thread, None
-            self._leaving = thread
-            self._wake.notify_all()
+            if thread is not None:
+                self._queue.put(None)
+                self._queue = SimpleQueue()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _work(self) -> None:
-        while (batch := self._next()) is not None:
+    def _work(self, queue: Queue) -> None:
+        while batch := _next(queue):
             try:
                 self._commit(batch)
             except BaseException as error:  # the thread must go on, and everybody must hear of it
                 log.error("the commits of %s were interrupted", self._display, exc_info=error)
                 self._give_up(batch)
             _deliver(batch)
-
-    def _next(self) -> list[Queued] | None:
-        me = threading.current_thread()
-        with self._wake:
-            while not self._queue:
-                if me is self._leaving or me is not self._thread:
-                    return None
-                self._wake.wait()
-            return [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_LIMIT))]
 
     def _give_up(self, batch: list[Queued]) -> None:
         for item in batch:
@@ -143,20 +163,8 @@ class BatchDoor:
                 )  # fmt: skip
 
     def _commit(self, batch: list[Queued]) -> None:
-        if len(batch) > 1:
-            try:
-                self._direct(self._all, batch, full=any(item.full for item in batch))
-            except Exception as error:  # noqa: BLE001 - it is handed to whoever queued the operations
-                if not batch[0].tried:
-                    # The transaction was never begun (the store is busy, gone, …): trying each would only take longer.
-                    _refuse(batch, error)
-                    return
-                # It was rolled back as a whole: executed by itself, each operation has its own true outcome.
-                for item in batch:
-                    item.value = item.error = None
-            else:
-                _settled(batch)
-                return
+        if len(batch) > 1 and self._commit_together(batch):
+            return
         for number, item in enumerate(batch):
             try:
                 item.value = self._direct(item.operation, *item.arguments, full=item.full)
@@ -167,7 +175,30 @@ class BatchDoor:
                 item.error = error
             item.settled = True
 
-    def _all(self, tx: Tx, batch: list[Queued]) -> None:
+    def _commit_together(self, batch: list[Queued]) -> bool:
+        """Commit all in one transaction; False when each is to be tried by itself."""
+        full = any(item.full for item in batch)
+        # A refusal is rare, and savepoints cost as much as the operations: they come in once there was one.
+        for operation in (_all, self._all_apart):
+            try:
+                self._direct(operation, batch, full=full)
+            except (Exception, errors.RunCancelled) as error:  # noqa: BLE001 - handed to whoever queued the operations
+                if not batch[0].tried:
+                    # The transaction was never begun (the store is busy, gone, …): trying each would only take longer.
+                    _refuse(batch, error)
+                    return True
+                # It was rolled back as a whole: executed again, each operation has its own true outcome.
+                for item in batch:
+                    item.value = item.error = None
+                if isinstance(error, errors.StoreError) or not isinstance(error, _REFUSALS):
+                    return False
+            else:
+                for item in batch:
+                    item.settled = True
+                return True
+        return False
+
+    def _all_apart(self, tx: Tx, batch: list[Queued]) -> None:
         tx.begin_now()
         execute = tx.cursor.execute
         for item in batch:
@@ -175,7 +206,7 @@ class BatchDoor:
             execute("SAVEPOINT one")
             try:
                 item.value = item.operation(tx, *item.arguments)
-            except (errors.AgentResumeError, errors.RunCancelled) as error:
+            except _REFUSALS as error:
                 # A refusal of ours. Errors of the driver end the batch instead: disk full and I/O errors end the
                 # whole transaction, and going on would write in autocommit mode.
                 if not self._intact(tx):
@@ -185,23 +216,44 @@ class BatchDoor:
             execute("RELEASE one")
 
 
-def _settled(batch: list[Queued]) -> None:
+#: What an operation refuses with. Errors of the driver end the transaction instead.
+_REFUSALS = (errors.AgentResumeError, errors.RunCancelled)
+
+
+def _next(queue: Queue) -> list[Queued] | None:
+    """What is queued, once there is something; None at the end of the queue."""
+    first = queue.get()
+    if first is None:
+        return None
+    batch = [first]
+    for _ in range(min(queue.qsize(), BATCH_LIMIT - 1)):
+        item = queue.get()
+        if item is None:
+            queue.put(None)  # nothing comes behind it: whoever put it has left this queue
+            break
+        batch.append(item)
+    return batch
+
+
+def _all(tx: Tx, batch: list[Queued]) -> None:
+    tx.begin_now()
     for item in batch:
-        item.settled = True
+        item.tried = True
+        item.value = item.operation(tx, *item.arguments)
 
 
-def _refuse(batch: list[Queued], error: Exception) -> None:
+def _refuse(batch: list[Queued], error: BaseException) -> None:
     """Give ``error`` to operations that were not executed: an object each, since notes and results are put on them."""
     for item in batch:
         item.error = error if item is batch[0] else _copy(error)
         item.settled = True
 
 
-def _copy(error: Exception) -> Exception:
+def _copy(error: BaseException) -> BaseException:
     if not isinstance(error, errors.AgentResumeError):
         return error
     rebuild, arguments = error.__reduce__()
-    copy: Exception = rebuild(*arguments)
+    copy: BaseException = rebuild(*arguments)
     copy.__cause__ = error.__cause__
     return copy
 

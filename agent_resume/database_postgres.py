@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy.dialects.postgresql import psycopg as sa_psycopg
 from sqlalchemy.engine import make_url
 
-from . import clock, errors, schema
+from . import clock, errors, faults, schema
 from .clock import jitter
 from .database_location import Location
 from .database_postgres_errors import RACES, TransactionStatus, connect, library, make_conninfo, passes, pg, translate
@@ -64,6 +64,7 @@ class PostgresDriver:
     """How one PostgreSQL database is opened, locked and understood."""
 
     name: Final = "postgresql"
+    transaction_type: Final = Tx
 
     def __init__(self, location: Location) -> None:
         self.display = location.display
@@ -71,7 +72,6 @@ class PostgresDriver:
         self._arguments = _MEANT | _connect_arguments(location.target, self.dialect)
         self._reached = False
         self._silent_since: float | None = None
-        self._full = True
         self._there = False
         self._backend: tuple[int, str] | None = None
         self.listener: Listener | None = None
@@ -229,8 +229,7 @@ class PostgresDriver:
     # -- transactions --------------------------------------------------------------------------------------------
 
     def set_durability(self, execute: Any, full: bool) -> None:
-        """Choose for the next ``begin``."""
-        self._full = full
+        """Nothing: each transaction says its own."""
 
     def forget_durability(self) -> None:
         """Nothing: each transaction says its own."""
@@ -239,9 +238,13 @@ class PostgresDriver:
         """BEGIN; the locks come with the statements."""
         execute("BEGIN")
 
-    def start(self, tx: Tx) -> None:
-        """Begin a write, at its first statement: some need no more than one, and are their own transaction."""
-        tx.begin_later("BEGIN", relaxed=not self._full)
+    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+        """One whole transaction; it begins at its first statement: some need no more, and are their own transaction."""
+        tx.begin_later("BEGIN", relaxed=not full)
+        value = operation(tx, *arguments)
+        faults.at("before-commit")
+        self.commit(tx)
+        return value
 
     def begin_snapshot(self, execute: Any) -> None:
         """One unchanging state for several reads."""

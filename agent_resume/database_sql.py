@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import Dialect
 
 Row = tuple[Any, ...]
-Pick = Callable[[Mapping[str, Any]], Row]
+#: What a driver gets for a statement's values: in its order, or by name.
+Pick = Callable[[Mapping[str, Any]], Any]
 
 
 class Statement:
@@ -92,6 +93,10 @@ def _in_order(text: str) -> tuple[str, Pick]:
     return _NAMED.sub("?", text), operator.itemgetter(*names) if names else lambda values: ()
 
 
+def _by_name(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return values
+
+
 # No text of ours has a colon in a literal.
 _NAMED = re.compile(r":(\w+)")
 
@@ -141,7 +146,7 @@ class Tx:
         self.relaxed = False
         self.reading = reading
         self._dialect = dialect
-        self._texts: dict[Statement, tuple[str, Pick | None]] = {}
+        self._texts: dict[Statement, tuple[str, Pick]] = {}
         self.weight = 0
         self.mark: tuple[int, int, int, str] | None = None
 
@@ -193,14 +198,15 @@ class Tx:
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> None:
         """Run one statement."""
-        known = self._texts.get(statement)
-        if known is None:
-            text = statement.text(self._dialect)
-            if self.reading:
-                text = text.removesuffix(" FOR UPDATE")  # a reader takes no locks, and waits for none
-            known = self._texts[statement] = _in_order(text) if self._dialect.name == "sqlite" else (text, None)
-        text, pick = known
-        self._execute(text, values if pick is None else pick(values))
+        text, pick = self._texts.get(statement) or self._prepared(statement)
+        self._execute(text, pick(values))
+
+    def _prepared(self, statement: Statement) -> tuple[str, Pick]:
+        text = statement.text(self._dialect)
+        if self.reading:
+            text = text.removesuffix(" FOR UPDATE")  # a reader takes no locks, and waits for none
+        known = self._texts[statement] = _in_order(text) if self._dialect.name == "sqlite" else (text, _by_name)
+        return known
 
     def run(self, statement: Statement, values: Mapping[str, Any]) -> int:
         """Run one statement; how many rows it touched."""
@@ -219,7 +225,7 @@ class Tx:
         known = self._texts.get(statement)
         if known is None:
             (key,) = statement.element.table.primary_key.columns
-            known = self._texts[statement] = f"{statement.text(self._dialect)} RETURNING {key.name}", None
+            known = self._texts[statement] = f"{statement.text(self._dialect)} RETURNING {key.name}", _by_name
         self._execute(known[0], values)
         row = self.cursor.fetchone()
         return 0 if row is None else int(row[0])

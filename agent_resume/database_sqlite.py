@@ -11,16 +11,17 @@ import contextlib
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy.dialects import sqlite as sa_sqlite
 
-from . import clock, errors, schema
+from . import clock, errors, faults, schema
 from .clock import jitter
 from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
+from .database_sql_file import FileTx
 from .database_sqlite_errors import blame_the_schema, primary_code, translate
 from .database_sqlite_files import OpenFiles
 
@@ -56,6 +57,7 @@ class SqliteDriver:
     """How one SQLite file is created, opened, locked and understood."""
 
     name: Final = "sqlite"
+    transaction_type: Final = FileTx
     #: Nothing is tried again: who has the lock races with nobody, and a file does not go away for a while.
     persist: Final = None
 
@@ -65,7 +67,6 @@ class SqliteDriver:
         self.dialect = sa_sqlite.dialect(paramstyle="named")
         self.own_checkpoints = has_wal_reset_bug()
         self._files = OpenFiles(self.path, self.display)
-        #: Refuse to go on with a file that was deleted or replaced.
         self.check_in_place = self._files.check
         self._full: bool | None = None
         self._log_bytes = 0
@@ -338,9 +339,16 @@ class SqliteDriver:
             span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
             clock.sleep(jitter.uniform(span / 5, span))
 
-    def start(self, tx: Tx) -> None:
-        """Begin a write."""
-        self.begin(tx.connection, tx.cursor.execute)
+    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+        """One whole transaction of that durability."""
+        execute = tx.cursor.execute
+        if self._full is not full:
+            self.set_durability(execute, full)
+        self.begin(tx.connection, execute)
+        value = operation(tx, *arguments)
+        faults.at("before-commit")
+        execute("COMMIT")
+        return value
 
     def commit(self, tx: Tx) -> None:
         """COMMIT; a file gives an answer, whatever it is."""

@@ -66,13 +66,18 @@ class OpenFiles:
         Raises:
             StoreMoved: it was deleted or replaced.
         """
+        # Straight: this comes before every write.
         path, known = self._path, self._known
         try:
-            if known is not None and _identity(path) != known:
-                raise errors.StoreMoved(self._display)
+            if known is not None:
+                found = os.stat(path)
+                if found.st_ino != known[1] or found.st_dev != known[0]:
+                    raise errors.StoreMoved(self._display)
             path, known = self._log, self._known_log
-            if known is not None and _identity(path) != known:
-                raise errors.StoreMoved(path)
+            if known is not None:
+                found = os.stat(path)
+                if found.st_ino != known[1] or found.st_dev != known[0]:
+                    raise errors.StoreMoved(path)
         except OSError:
             raise errors.StoreMoved(path) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, TypeVar, overload
@@ -43,14 +42,15 @@ class Run:
 
     def __init__(self, core: RunCore) -> None:
         self._core = core
-        self._perform = functools.partial(run_calls.perform, core.store)
+        self._store = core.store
+        self._write = core.store.database.transact
 
     # -- driving -------------------------------------------------------------------------------------------------
 
     def _drive(self, flow: Flow) -> Any:
         core = self._core
         run_context.refuse_inside_transaction(core.store.database, core.run_id)
-        return run_calls.drive(flow, self._perform)
+        return run_calls.drive(flow, self._store, self._write)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

@@ -36,13 +36,13 @@ def attempt_flow(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     """Call the function and store how it ended; what ``step`` returns comes back, or ``Again``."""
     if core.tells:
         core.tell(StepEvent("start", core.run_id, spec.key))
-    owner, number = core.owner, claim.attempt
-    attempt = Attempt(spec.key, claim.step, number, owner.token)
+    owner, key, number = core.owner, spec.key, claim.attempt
+    attempt = Attempt(key, claim.step, number, owner.token)
     faults.at("in-function")
     started = clock.monotonic()
     spec.attempt = number
-    context, used = StepContext(core.run_id, spec.key, number), core.uses
-    owner.unsettled.add((core.where.seq, spec.key))
+    context, used = StepContext(core.run_id, key, number), core.uses
+    owner.unsettled.add((core.where.seq, key))
     outcome: Outcome
     try:
         outcome = yield Call(spec, context)
@@ -59,7 +59,7 @@ def attempt_flow(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
         core.note_failure(context, outcome.error, None if spec.fleeting else used)
         return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
     try:
-        encoded, fresh = core.codec.settle(outcome.value, key=spec.key, returns=spec.returns, hint=spec.fn)
+        encoded, fresh = core.codec.settle(outcome.value, key=key, returns=spec.returns, hint=spec.fn)
     except (errors.OutputNotStorable, errors.StoredValueUnreadable) as error:
         error.result = outcome.value  # type: ignore[union-attr]  # set on both, so that a paid-for value can be kept
         return (yield from fail_flow(core, spec, claim, attempt, error, ms, reason="output not storable"))
@@ -72,33 +72,35 @@ def store_result(
     core: RunCore, spec: StepSpec, claim: Claim, attempt: Attempt, encoded: Encoded, fresh: Any, ms: int, value: Any
 ) -> Flow:
     """Complete a step; what ``step`` returns comes back."""
+    key, place = attempt.key, core.where
     merged = run_usage.merged(value, spec.meta)
-    meta = core.meta_text(spec.key, merged) if merged else None
-    place = core.where
+    meta = core.meta_text(key, merged) if merged else None
     write = Write(store_steps.complete, (place, attempt, encoded, ms, meta), core.full)
     try:
         yield write
-    except (errors.RunLost, errors.RunNotFound):  # taken over, or deleted
+    except BaseException as trouble:
+        yield from _not_stored(core, attempt, write, value, trouble)
+        raise
+    core.owner.unsettled.discard((place.seq, key))
+    core.remember(spec, claim, encoded)
+    if core.tells:
+        again = functools.partial(core.decode, key, encoded.format, encoded.text, spec.returns, spec.fn)
+        core.tell_result("done", key, again, ms)
+    return fresh
+
+
+def _not_stored(core: RunCore, attempt: Attempt, write: Write, value: Any, trouble: BaseException) -> Flow:
+    if isinstance(trouble, errors.RunLost | errors.RunNotFound):  # taken over, or deleted
         lost = errors.RunLost(core.run_id, key=attempt.key, result=value)
         # Others would wait for this process to end, which may be long after.
         yield from once_more(Write(store_steps.let_go, (attempt,), full=False), lost)
         raise lost from None
-    except errors.StoreError as error:
-        error.result = value
-        error.add_note(f"the result of step {attempt.key!r} was not saved; it is in error.result")
-        raise
-    except GeneratorExit:
-        raise
-    except BaseException as interrupt:
+    if isinstance(trouble, errors.StoreError):
+        trouble.result = value
+        trouble.add_note(f"the result of step {attempt.key!r} was not saved; it is in error.result")
+    elif not isinstance(trouble, GeneratorExit):
         # Storing it again is harmless when the commit stands, and right when it does not.
-        yield from once_more(write, interrupt)
-        raise
-    core.owner.unsettled.discard((place.seq, attempt.key))
-    core.remember(spec, claim, encoded)
-    if core.tells:
-        again = functools.partial(core.decode, spec.key, encoded.format, encoded.text, spec.returns, spec.fn)
-        core.tell_result("done", spec.key, again, ms)
-    return fresh
+        yield from once_more(write, trouble)
 
 
 def fail_flow(

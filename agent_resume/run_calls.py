@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("agent_resume")
 
 
-def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
-    """Perform a flow's effects until it ends; what it ends with is returned or raised.
+def drive(flow: Flow, store: Store, write: Callable[[Callable[..., Any], tuple[Any, ...], bool], Any]) -> Any:
+    """Perform a flow's effects in the calling thread until it ends; what it ends with is returned or raised.
 
     An interrupt that arrives between two effects is thrown into the flow like one that arrives in an effect, so that
     the flow always has the last word on what it has begun.
+
+    Args:
+        write: one of the two doors: ``Database.transact``, or ``BatchDoor.perform``.
     """
     value: Any = None
     error: BaseException | None = None
@@ -38,7 +41,13 @@ def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
                 else:
                     effect = flow.throw(error)
                     error = None
-                value = perform(effect)
+                kind = type(effect)
+                if kind is Write:
+                    value = write(effect.operation, effect.arguments, effect.full)
+                elif kind is Call:
+                    value = call(effect.spec, effect.context)
+                else:
+                    value = perform(store, effect)
             except StopIteration as stop:
                 result = stop.value
                 break
@@ -57,26 +66,9 @@ def drive(flow: Flow, perform: Callable[[Any], Any]) -> Any:
 
 
 def perform(store: Store, effect: Any) -> Any:
-    """Perform an effect in the calling thread; writes go through the direct door."""
-    kind = type(effect)
-    if kind is Write:
-        return store.database.direct(effect.operation, *effect.arguments, full=effect.full)
-    if kind is Call:
-        return call(effect.spec, effect.context)
-    if kind is Read:
-        return store.database.read(effect.operation, *effect.arguments)
-    return perform_rest(store, effect)
-
-
-def perform_batched(store: Store, effect: Any) -> Any:
-    """Perform an effect in the calling thread; writes go through the batch door, where threads share their syncs."""
-    if type(effect) is Write:
-        return store.database.batch.submit(effect.operation, *effect.arguments, full=effect.full).result()
-    return perform(store, effect)
-
-
-def perform_rest(store: Store, effect: Any) -> Any:
     """Perform one of the rarer effects in the calling thread."""
+    if type(effect) is Read:
+        return store.database.read(effect.operation, *effect.arguments)
     if type(effect) is Do:
         return effect.function(*effect.arguments)
     if type(effect) is Sleep:

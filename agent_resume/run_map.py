@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors, run_calls, run_context, run_flows, run_steps, store_index
-from .database_batch import start_thread
+from .database_batch import Latch, start_thread
 from .names import check_name
 from .run_core import MISS, RunCore
 from .run_effects import Flow, Read
@@ -118,7 +118,7 @@ class Slot:
         self.spec = spec
         self.outcome: MapOutcome | None = None
         self.fatal: BaseException | None = None
-        self.done = threading.Event()
+        self.done = Latch()
 
     def settle(self, value: Any, error: BaseException | None, earlier: int) -> None:
         """Note how the item ended."""
@@ -294,13 +294,13 @@ class _Workers:
                     continue  # handed out before the failure, not begun
                 context.run(self._do, slot)
             finally:
-                slot.done.set()
+                slot.done.open()
                 del task, context, slot
 
     def _do(self, slot: Slot) -> None:
         store = self._mapping.core.store
         try:
-            value = run_calls.drive(self._mapping.flow(slot), lambda effect: run_calls.perform_batched(store, effect))
+            value = run_calls.drive(self._mapping.flow(slot), store, store.database.batch.perform)
         except BaseException as error:  # noqa: BLE001 - it is raised where the outcomes are collected
             self._mapping.ended(slot, None, error)
         else:

@@ -6,7 +6,7 @@ import threading
 import warnings
 
 from . import errors, run_context, run_telling
-from .names import check_name
+from .names import LONGEST, check_name
 from .run_context import StepContext
 from .run_options import OnDuplicate
 from .run_pending import Pending
@@ -45,7 +45,10 @@ class Names(Pending):
 
     def key_for(self, name: object, *, repeat: bool) -> str:
         """The key that this call of ``step`` means."""
-        key = self.check_key(name)
+        if type(name) is str and len(name) <= LONGEST and name.isascii() and "\0" not in name:
+            key = name  # as nearly always
+        else:
+            key = self.check_key(name)
         return self.numbered(key) if repeat or self.on_duplicate == "number" else key
 
     def numbered(self, name: str) -> str:

@@ -34,7 +34,7 @@ def unknown_keywords(fn: Any, names: Iterable[str]) -> TypeError:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class StepSpec:
     """One call of ``step``, checked.
 
@@ -42,6 +42,8 @@ class StepSpec:
         attempt: number of the attempt that this call made; 0 while it made none.
         failures: how many of its attempts failed.
         how: the flow of one attempt, when it is not simply calling ``fn``.
+        plain: every option has its default, as nearly always.
+        over: nobody is at work on it any more (``Presence``).
         fleeting: an item of ``run.map``: it leaves nothing in memory, since there may be a million of them.
     """
 
@@ -63,20 +65,8 @@ class StepSpec:
     failures: int = 0
     fleeting: bool = False
     how: Callable[..., Any] | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether every option has its default, as nearly always."""
-        return (
-            self.meta is None
-            and self.timeout is None
-            and self.retry is None
-            and self.on_change == "warn"
-            and self.effect == "repeatable"
-            and self.verify is None
-            and self.isolation is None
-            and self.keep_errors == ()
-        )
+    plain: bool = True
+    over: bool = False
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -88,8 +78,20 @@ class StepSpec:
             raise TypeError(
                 f"step {self.key!r} wants a function, got a {type(self.fn).__name__}; to store a value use run.record()"
             )
-        if self.plain:
-            return
+        self.plain = (
+            self.meta is None
+            and self.timeout is None
+            and self.retry is None
+            and self.on_change == "warn"
+            and self.effect == "repeatable"
+            and self.verify is None
+            and self.isolation is None
+            and self.keep_errors == ()
+        )
+        if not self.plain:
+            self._check_options()
+
+    def _check_options(self) -> None:
         _one_of("on_change", self.on_change, ("warn", "error", "rerun"))
         _one_of("effect", self.effect, ("repeatable", "once"))
         _one_of("isolation", self.isolation, (None, "process"))

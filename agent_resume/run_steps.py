@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from . import (
     clock,
@@ -32,6 +33,10 @@ from .run_retry import NOT_DONE, UNKNOWN, Verified
 from .store_claim import Claim, ClaimRequest
 from .store_index import KEPT_ERROR
 
+if TYPE_CHECKING:
+    from .store_owner import Owner
+    from .store_sql import Place
+
 #: What ``object``'s own text has in it.
 _ADDRESS = " object at 0x"
 #: Time between two looks whether a call that nobody waits for any more has ended, in s.
@@ -40,22 +45,29 @@ LATE_LOOK = 0.02
 
 def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     """Everything that happens when ``step`` is called and its outcome is not in memory."""
-    core.refuse_if_stopped(f"start step {spec.key!r}")
+    if core.stopped is not None:
+        core.refuse_if_stopped(f"start step {spec.key!r}")
     if core.given_up:
         core.refuse_if_given_up(spec.key)
     owner = core.owner
     if not core.belongs_to(owner):
         yield from enter(core)
         owner = core.owner
-    in_flight, place, mine = owner.in_flight, (core.where.seq, spec.key), False
-    work = _step(core, spec)
+    in_flight, place, mine = owner.in_flight, core.where, False
+    held = (place.seq, spec.key)
+    spec.over = False
     try:
-        mine = in_flight.take(place, work)
+        mine = in_flight.take(held, spec)
         if mine:
-            return (yield from work)
+            if spec.plain and spec.how is None and spec.key not in core.index and not owner.heart.late:
+                claim = yield from _claim_plainly(core, spec, owner, place)
+                if claim is not None:
+                    return (yield from attempt_flow(core, spec, claim))
+            return (yield from _step(core, spec, owner))
     finally:
+        spec.over = True  # first, and no call: Ctrl-C comes in at calls
         if mine:
-            in_flight.holders.pop(place, None)
+            in_flight.holders.pop(held, None)
             if owner.lingers:
                 owner.step_ended()
     if core.given_up and core.outlasts_late_call():
@@ -93,7 +105,7 @@ def enter(core: RunCore) -> Flow:
         core.entered = True
 
 
-def _step(core: RunCore, spec: StepSpec) -> Flow:
+def _step(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
     entry = core.index.get(spec.key)
     again = False
     if entry is not None:
@@ -101,38 +113,73 @@ def _step(core: RunCore, spec: StepSpec) -> Flow:
         again = spec.on_change == "rerun" and core.inputs_changed(spec, entry)
         if not again:
             return (yield from _stored(core, spec, entry))
-    if _ADDRESS in spec.key:
-        core.warn_once_plainly("address", errors.AgentResumeWarning, run_telling.address_text(core.run_id, spec.key))
-    if spec.fingerprint is None:
-        spec.fingerprint = fingerprint.fingerprint(spec.fn, spec.args, codec=core.codec)
-    spec.code_hash = fingerprint.code_hash(spec.fn)
-    claim = yield from _claim(core, spec, again=again)
+    _look_at(core, spec)
+    claim = yield from _claim(core, spec, owner, again=again)
     while True:
         if claim.kind == "stored":
-            return (yield from _stored_elsewhere(core, spec))
+            return (yield from _stored_elsewhere(core, spec, owner))
         if claim.kind == "in_doubt":
-            claim = yield from _decide(core, spec, claim)
+            claim = yield from _decide(core, spec, owner, claim)
             if not isinstance(claim, Claim):
                 return claim
             continue  # another process may have decided, or tried, meanwhile
         outcome = yield from (spec.how or attempt_flow)(core, spec, claim)
-        if not isinstance(outcome, Again):
+        if type(outcome) is not Again:
             return outcome
         yield from _wait_for_retry(core, spec, outcome.until)
-        claim = yield from _claim(core, spec, again=False)
+        claim = yield from _claim(core, spec, owner, again=False)
+
+
+def _look_at(core: RunCore, spec: StepSpec) -> None:
+    if _ADDRESS in spec.key:
+        core.warn_once_plainly("address", errors.AgentResumeWarning, run_telling.address_text(core.run_id, spec.key))
+    fn = spec.fn
+    if spec.fingerprint is None and (spec.args or type(fn) is not FunctionType):
+        spec.fingerprint = fingerprint.fingerprint(fn, spec.args, codec=core.codec)
+    spec.code_hash = fingerprint.code_hash(fn)
 
 
 # -- begin -----------------------------------------------------------------------------------------------------------
 
 
-def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: int | None = None) -> Flow:
-    owner = core.owner
+def _claim_plainly(core: RunCore, spec: StepSpec, owner: Owner, place: Place) -> Flow:
+    """The usual case, straight: no options, and nobody has begun the step. None when it is not so: ask ``_claim``."""
+    _look_at(core, spec)
+    faults.at("before-claim")
+    skips = core.take_skips()
+    request = ClaimRequest(
+        spec.key, owner.token, owner.judge, "repeatable", spec.fingerprint, spec.code_hash, None, skips=skips
+    )  # fmt: skip
+    try:
+        claim = yield Write(store_steps.claim, (place, request), False)
+    except BaseException as trouble:
+        yield from _not_claimed(core, place, request, owner, trouble)
+        raise
+    if claim.kind == "claimed":
+        faults.at("after-claim")
+        return claim
+    if claim.kind != "in_doubt":
+        core.return_skips(skips)
+    return None
+
+
+def _not_claimed(
+    core: RunCore, place: Place, request: ClaimRequest, owner: Owner, trouble: BaseException, *, full: bool = False
+) -> Flow:
+    if isinstance(trouble, errors.AgentResumeError | errors.RunCancelled | GeneratorExit):
+        core.return_skips(request.skips)
+    elif (place.seq, request.key) not in owner.unsettled:
+        # Whether the claim stands is unknown, so it is given back if it does.
+        yield from once_more(Write(store_steps.give_back, (place, request.key, owner.token), full), trouble)
+
+
+def _claim(core: RunCore, spec: StepSpec, owner: Owner, *, again: bool, retry_doubt: int | None = None) -> Flow:
+    place = core.where
     if owner.heart.late and not (yield Do(owner.heart.beat)):
         raise errors.StoreUnavailable(
             core.store.display, "this process could not beat for a lease, so others may take its run",
             "look why the store cannot be written, then resume the run",
         )  # fmt: skip
-    place = core.where
     meta = core.meta_text(spec.key, spec.meta) if spec.meta else None
     # A start mark survives the process, not the power; one of effect="once" must survive both, or a power cut would
     # hide that it had begun.
@@ -147,13 +194,8 @@ def _claim(core: RunCore, spec: StepSpec, *, again: bool, retry_doubt: int | Non
         )  # fmt: skip
         try:
             claim = yield Write(store_steps.claim, (place, request), full)
-        except (errors.AgentResumeError, errors.RunCancelled, GeneratorExit):
-            core.return_skips(skips)
-            raise
-        except BaseException as interrupt:
-            if (place.seq, spec.key) not in owner.unsettled:
-                # Whether the claim stands is unknown, so it is given back if it does.
-                yield from once_more(Write(store_steps.give_back, (place, spec.key, owner.token), full), interrupt)
+        except BaseException as trouble:
+            yield from _not_claimed(core, place, request, owner, trouble, full=full)
             raise
         if claim.kind == "claimed":
             faults.at("after-claim")
@@ -231,7 +273,7 @@ def note_code_change(core: RunCore, key: str) -> Flow:
     yield Write(store_steps.mark_code_change, (core.loose, key), full=False)
 
 
-def _stored_elsewhere(core: RunCore, spec: StepSpec) -> Flow:
+def _stored_elsewhere(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
     """Another process completed it since the index was loaded."""
     entry = yield Read(store_index.load_index_entry, (core.where.seq, spec.key))
     if entry is None:
@@ -241,7 +283,7 @@ def _stored_elsewhere(core: RunCore, spec: StepSpec) -> Flow:
     if value is not MISS:
         return value
     core.forget_use(spec.key)
-    return (yield from _step(core, spec))
+    return (yield from _step(core, spec, owner))
 
 
 def _kept_error(core: RunCore, spec: StepSpec, text: str | None) -> BaseException:
@@ -254,7 +296,7 @@ def _kept_error(core: RunCore, spec: StepSpec, text: str | None) -> BaseExceptio
     )
 
 
-def _decide(core: RunCore, spec: StepSpec, doubt: Claim) -> Flow:
+def _decide(core: RunCore, spec: StepSpec, owner: Owner, doubt: Claim) -> Flow:
     """Somebody must say whether an ``effect="once"`` step happened: ``verify``, or else a person.
 
     What ``verify`` says holds for the attempt it was asked about; another process may have made one since.
@@ -274,7 +316,7 @@ def _decide(core: RunCore, spec: StepSpec, doubt: Claim) -> Flow:
         core.note_use(spec.key)
         return fresh
     if verdict is NOT_DONE:
-        return (yield from _claim(core, spec, again=False, retry_doubt=doubt.attempt))
+        return (yield from _claim(core, spec, owner, again=False, retry_doubt=doubt.attempt))
     if verdict is not UNKNOWN:
         raise TypeError(f"verify returns Verified(value), NOT_DONE or UNKNOWN, not {type(verdict).__name__}")
     raise errors.StepInDoubt(core.run_id, spec.key)

@@ -48,6 +48,8 @@ def _is_count(value: Any) -> bool:
 
 def merged(value: Any, meta: dict[str, Any] | None) -> dict[str, Any] | None:
     """The meta to store: what the caller gave, completed by what the result says; None when neither says anything."""
+    if type(value) in _SILENT or (type(value) is dict and "usage" not in value):
+        return meta
     found = usage_of(value)
     if not found:
         return meta

@@ -6,6 +6,7 @@ import collections
 import decimal
 import functools
 import gc
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -17,9 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from agent_resume import fingerprint as module
+from agent_resume.codec import DEFAULT
+from agent_resume.codec_plain import dumps_canonical
 from agent_resume.fingerprint import code_hash, describe_inputs, fingerprint
 
 
@@ -146,6 +151,20 @@ def test_fingerprints_and_code_hashes_are_the_same_in_every_process(tmp_path: Pa
         for seed in ("0", "1", "2", "3")
     }  # fmt: skip
     assert len(outputs) == 1
+
+
+@given(
+    st.lists(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**63 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text()
+    )
+)
+def test_short_lists_of_scalars_have_the_digest_of_their_canonical_text(items: list[Any]) -> None:
+    text = dumps_canonical(items)
+    assert DEFAULT.digest(items) == hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def test_messages_name_types_and_no_values() -> None:
