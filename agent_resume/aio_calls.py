@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,20 +36,50 @@ log = logging.getLogger("agent_resume")
 #: Calls that one turn of a loop begins. A thousand steps begun at once would be a gap for everything else on it.
 TURN = 32
 
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[int]] = weakref.WeakKeyDictionary()
+
+class _Turns:
+    """Who may begin on one loop: a few in each of its turns, the others in the order they came."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._begun = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
+        """None: go on now; else what to await."""
+        if self._begun == TURN:
+            waiter = loop.create_future()
+            self._waiting.append(waiter)
+            return waiter
+        if not self._begun:
+            loop.call_soon(self._next)
+        self._begun += 1
+        return None
+
+    def _next(self) -> None:
+        self._begun = 0
+        while self._waiting and self._begun < TURN:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._begun += 1
+        loop = self._loop()
+        if self._begun and loop is not None:
+            loop.call_soon(self._next)
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = weakref.WeakKeyDictionary()
 
 
 async def take_turn() -> None:
     """Go on now, or in a later turn of the loop when enough has been begun in this one."""
     loop = asyncio.get_running_loop()
-    begun = _turns.get(loop)
-    if begun is None:
-        begun = _turns[loop] = [0]
-    while begun[0] >= TURN:  # noqa: ASYNC110 - a turn is awaited, not an event: the next one is there at once
-        await asyncio.sleep(0)
-    if not begun[0]:
-        loop.call_soon(begun.__setitem__, 0, 0)
-    begun[0] += 1
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = _Turns(loop)
+    waiter = turns.take(loop)
+    if waiter is not None:
+        await waiter
 
 
 async def drive(store: Store, flow: Flow) -> Any:

@@ -225,6 +225,26 @@ def test_case_026_killed_at_random_moments_no_name_ever_has_anothers_value(db, s
     assert {step.name: step.output for step in load_run("r", db=db).steps} == {name: name for name in "abcdefgh"}
 
 
+async def test_steps_begin_in_the_order_they_came_and_one_that_is_cancelled_in_the_queue_holds_up_nobody(db):
+    begun = []
+
+    async def work(n):
+        begun.append(n)
+        return n
+
+    async def body(run):
+        tasks = [asyncio.ensure_future(run.step(f"s{n}", work, n)) for n in range(200)]
+        await asyncio.sleep(0)
+        for n in (40, 41, 150):
+            tasks[n].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = await agent_run("a", body, db=db, run_id="r")
+    cancelled = [n for n, value in enumerate(found) if isinstance(value, asyncio.CancelledError)]
+    assert cancelled == [40, 41, 150]
+    assert begun == [n for n in range(200) if n not in cancelled]
+
+
 async def test_a_thousand_steps_at_once_are_all_stored_while_another_process_holds_the_lock(db):
     # The loop's gaps are measured by scripts/real-agents loop; here only that it goes on, and that nothing is lost.
     with blocking_allowed():
