@@ -11,14 +11,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy.dialects.postgresql import psycopg as sa_psycopg
 from sqlalchemy.engine import make_url
 
 from . import clock, errors, faults, schema
 from .clock import jitter
 from .database_location import Location
 from .database_postgres_errors import RACES, TransactionStatus, connect, library, make_conninfo, passes, pg, translate
-from .database_sql import Tx
+from .database_sql import Dialect, Tx
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,7 +67,7 @@ class PostgresDriver:
 
     def __init__(self, location: Location) -> None:
         self.display = location.display
-        self.dialect = sa_psycopg.dialect()  # type: ignore[no-untyped-call]
+        self.dialect = Dialect(self.name)
         self._arguments = _MEANT | _connect_arguments(location.target, self.dialect)
         self._reached = False
         self._silent_since: float | None = None
@@ -380,7 +379,7 @@ class PostgresDriver:
         return error
 
 
-def _connect_arguments(target: str, dialect: Any) -> dict[str, Any]:
+def _connect_arguments(target: str, dialect: Dialect) -> dict[str, Any]:
     """What psycopg connects with, from a URL as SQLAlchemy writes it.
 
     Raises:
@@ -389,8 +388,8 @@ def _connect_arguments(target: str, dialect: Any) -> dict[str, Any]:
     scheme, rest = target.split("://", 1)
     if scheme.split("+")[1:] not in ([], ["psycopg"]):
         raise ValueError(f"{scheme}:// is not supported; write postgresql+psycopg://USER@HOST/DATABASE")
-    _, arguments = dialect.create_connect_args(make_url(f"postgresql+psycopg://{rest}"))
-    found: dict[str, Any] = arguments
+    _, arguments = dialect.core.create_connect_args(make_url(f"postgresql+psycopg://{rest}"))
+    found = dict(arguments)
     try:
         make_conninfo(**found)
     except pg.ProgrammingError as error:

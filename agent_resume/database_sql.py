@@ -1,49 +1,69 @@
 """Statements described once with SQLAlchemy Core, compiled once a dialect, executed on the driver's own cursor.
 
 Core's execution layer costs more than SQLite does (about 45 µs a transaction); its compiler is free after the first
-call.
+call. For SQLite they are compiled before the package ships, so that nobody waits for SQLAlchemy to be imported.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
+from .database_texts import TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from sqlalchemy import Executable
-    from sqlalchemy.engine.interfaces import Dialect
+    from sqlalchemy.engine.interfaces import Dialect as CoreDialect
 
 Row = tuple[Any, ...]
 #: What a driver gets for a statement's values: in its order, or by name.
 Pick = Callable[[Mapping[str, Any]], Any]
 
 
+class Dialect:
+    """What a database speaks; ``name`` is ``"sqlite"`` or ``"postgresql"``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def core(self) -> CoreDialect:
+        """SQLAlchemy's, with named parameters; needed when a statement has to be compiled."""
+        if self.name == "sqlite":
+            from sqlalchemy.dialects import sqlite
+
+            return sqlite.dialect(paramstyle="named")
+        from sqlalchemy.dialects.postgresql import psycopg
+
+        return psycopg.dialect()  # type: ignore[no-untyped-call]
+
+
 class Statement:
-    """One Core statement; ``text`` compiles it the first time a dialect asks.
+    """One Core statement, or a part of one; ``text`` compiles it the first time a dialect asks.
 
     Args:
-        element: the Core statement, with ``bindparam`` for every value that changes.
+        build: makes the Core element, with ``bindparam`` for every value that changes. Only called when its text is
+            not known: what ``named_statements`` finds has its text for SQLite in ``database_texts``.
         columns: for an insert, the columns that its parameters name.
         suffix: SQL that both dialects understand alike, put at the end (``ON CONFLICT … DO NOTHING``).
         server: SQL put at the end on PostgreSQL alone.
     """
 
-    __slots__ = ("_texts", "columns", "element", "server", "suffix")
+    __slots__ = ("_texts", "build", "columns", "server", "suffix")
 
     def __init__(
-        self, element: Any, columns: tuple[str, ...] | None = None, suffix: str = "", server: str = ""
+        self, build: Callable[[], Any], columns: tuple[str, ...] | None = None, suffix: str = "", server: str = ""
     ) -> None:
-        self.element = element
+        self.build = build
         self.columns = columns
         self.suffix = suffix
         self.server = server
@@ -53,14 +73,34 @@ class Statement:
         """The SQL text for ``dialect``, with its named parameter style."""
         known = self._texts.get(dialect.name)
         if known is None:
-            # Inline: whether a new key is wanted back is said by Tx.insert, not by the dialect.
-            element = self.element.inline() if self.columns is not None else self.element
-            compiled = element.compile(dialect=dialect, column_keys=self.columns)
-            end = self.suffix if dialect.name == "sqlite" else f"{self.suffix} {self.server}"
-            # A percent sign begins a parameter on PostgreSQL.
-            end = end if dialect.paramstyle == "named" else end.replace("%", "%%")
-            known = self._texts[dialect.name] = f"{_with_constants(compiled, dialect)} {end}".rstrip()
+            known = self._shipped() if dialect.name == "sqlite" else None
+            known = self._texts[dialect.name] = known or self.compiled(dialect)
         return known
+
+    def _shipped(self) -> str | None:
+        home = self.build.__module__
+        names = (name for name, statement in named_statements(sys.modules[home]) if statement is self)
+        return TEXTS.get(next(names, ""))
+
+    def compiled(self, dialect: Dialect) -> str:
+        """The same, compiled now."""
+        # Inline: whether a new key is wanted back is said by Tx.insert, not by the dialect.
+        element = self.build().inline() if self.columns is not None else self.build()
+        compiled = element.compile(dialect=dialect.core, column_keys=self.columns)
+        end = self.suffix if dialect.name == "sqlite" else f"{self.suffix} {self.server}"
+        # A percent sign begins a parameter on PostgreSQL.
+        end = end if dialect.name == "sqlite" else end.replace("%", "%%")
+        return f"{_with_constants(compiled, dialect)} {end}".rstrip()
+
+
+def named_statements(module: ModuleType) -> Iterator[tuple[str, Statement]]:
+    """The statements that a module describes, each with its name: ``store_steps.OLD``, ``store_records._SET.meta``."""
+    place = module.__name__.rpartition(".")[2]
+    for name, value in list(vars(module).items()):
+        several = list(value.items()) if isinstance(value, dict) else ()
+        for full, one in ((name, value), *((f"{name}.{key}", one) for key, one in several)):
+            if isinstance(one, Statement) and one.build.__module__ == module.__name__:
+                yield f"{place}.{full}", one
 
 
 def _with_constants(compiled: Any, dialect: Dialect) -> str:
@@ -76,7 +116,7 @@ def _with_constants(compiled: Any, dialect: Dialect) -> str:
             literal = str(value)
         else:
             literal = "'" + str(value).replace("'", "''") + "'"
-        mark = f":{name}" if dialect.paramstyle == "named" else f"%({name})s"
+        mark = f":{name}" if dialect.name == "sqlite" else f"%({name})s"
         text = re.sub(re.escape(mark) + r"(?!\w)", literal.replace("\\", r"\\"), text)
     return text
 
@@ -99,23 +139,6 @@ def _by_name(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # No text of ours has a colon in a literal.
 _NAMED = re.compile(r":(\w+)")
-
-
-class server_now(FunctionElement[str]):
-    """The server's own time where there is a server, since hosts differ; else the argument."""
-
-    inherit_cache = True
-    type = Text()
-
-
-@compiles(server_now)
-def _given_now(element: server_now, compiler: Any, **options: Any) -> str:
-    return str(compiler.process(element.clauses, **options))
-
-
-@compiles(server_now, "postgresql")
-def _postgres_now(element: server_now, compiler: Any, **options: Any) -> str:
-    return "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')"
 
 
 class Tx:
@@ -224,7 +247,7 @@ class Tx:
             return int(self.cursor.lastrowid) if self.cursor.rowcount == 1 else 0
         known = self._texts.get(statement)
         if known is None:
-            (key,) = statement.element.table.primary_key.columns
+            (key,) = statement.build().table.primary_key.columns
             known = self._texts[statement] = f"{statement.text(self._dialect)} RETURNING {key.name}", _by_name
         self._execute(known[0], values)
         row = self.cursor.fetchone()
@@ -279,10 +302,24 @@ class Tx:
             stream.close()
             cursor.close()
 
+    def listed(
+        self,
+        rows: Statement,
+        where: list[Statement],
+        order: list[Statement],
+        end: list[Statement],
+        values: dict[str, Any],
+    ) -> list[Row]:
+        """Every row of a query that is put together from parts, each of them a statement of its own."""
+        conditions, terms, last = ([one.text(self._dialect) for one in parts] for parts in (where, order, end))
+        begin = [rows.text(self._dialect), *(["WHERE", " AND ".join(conditions)] if conditions else ())]
+        self._execute(" ".join([*begin, "ORDER BY", ", ".join(terms), *last]), values)
+        return self.cursor.fetchall()  # type: ignore[no-any-return]
+
     def dynamic(self, element: Executable) -> list[Row]:
         """Every row of a statement that is built for this one call; its values are bound, never pasted."""
         compiled = element.compile(  # type: ignore[attr-defined]
-            dialect=self._dialect, compile_kwargs={"render_postcompile": True}
+            dialect=self._dialect.core, compile_kwargs={"render_postcompile": True}
         )
         self._execute(str(compiled), compiled.params)
         return self.cursor.fetchall()  # type: ignore[no-any-return]

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy.dialects import sqlite as sa_sqlite
-
 from . import clock, errors, faults, schema
 from .clock import jitter
 from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
+from .database_sql import Dialect
 from .database_sql_file import FileTx
 from .database_sqlite_errors import blame_the_schema, primary_code, translate
 from .database_sqlite_files import OpenFiles
@@ -64,7 +63,7 @@ class SqliteDriver:
     def __init__(self, location: Location) -> None:
         self.path = location.target
         self.display = location.display
-        self.dialect = sa_sqlite.dialect(paramstyle="named")
+        self.dialect = Dialect(self.name)
         self.own_checkpoints = has_wal_reset_bug()
         self._files = OpenFiles(self.path, self.display)
         self.check_in_place = self._files.check

@@ -17,7 +17,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A row of ``runs``; columns as in ``schema.py``."""
+    """A row of ``runs``; columns as in ``schema_tables.py``."""
 
     seq: int
     last_seq: int
@@ -372,7 +372,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class RunDump:
-    """One run's rows, for export and import: dicts with the column names of ``schema.py``, streamed in order."""
+    """One run's rows, for export and import: dicts with the column names of ``schema_tables.py``, streamed in order."""
 
     run: dict[str, Any]
     steps: Iterator[dict[str, Any]]

@@ -1,7 +1,7 @@
 """The store that users see: one database with its settings, and every intent on it that needs no running agent.
 
 ``direct``, ``queued`` and ``ask`` are the three ways in; the functions they run live in ``store_*.py``, one intent and
-one transaction each.
+one transaction each. What only some commands need is imported there: reading a list should not wait for it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from . import (
     errors,
     ownership,
     redact,
-    store_dump,
     store_notify,
     store_owner,
-    store_pauses,
     store_queries,
-    store_settle,
     store_status,
 )
 from .codec_plain import is_encodable
@@ -183,6 +180,8 @@ class Store:
 
     def pauses(self, run_id: str) -> list[PauseRow]:
         """A run's pauses, waits and sleeps."""
+        from . import store_pauses
+
         return self.ask(store_pauses.pauses_of, self.run_row(run_id).seq)
 
     def answer(self, run_id: str, name: str | None, value: Any, *, by: str | None = None) -> tuple[PauseRow, bool]:
@@ -192,6 +191,8 @@ class Store:
             RunNotFound, InvalidTransition: no such run; it has ended, or asks several things and no name was given.
             InvalidName: no question can have that name, or ``by`` holds what no text can.
         """
+        from . import store_pauses
+
         if name is not None:
             name = check_name("pause name", shortened(check_text("pause name", name)))
         try:
@@ -213,6 +214,8 @@ class Store:
         Raises:
             RunNotFound, InvalidTransition: no such run, or it has ended.
         """
+        from . import store_settle
+
         row = self.run_row(run_id)
         return self.direct(store_settle.cancel, Place(row.seq, row.id))
 
@@ -223,6 +226,8 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
+        from . import store_dump
+
         row = self.run_row(run_id)
         with self.database.snapshot() as tx:
             yield store_dump.dump(tx, row.id)
@@ -239,6 +244,8 @@ class Store:
         Raises:
             ImportConflict: another run has its id (``on_conflict="fail"``), or it is being executed.
         """
+        from . import store_dump
+
         return store_dump.import_run(self.database, self.owner.judge, dump, on_conflict=on_conflict, dry_run=dry_run)
 
 

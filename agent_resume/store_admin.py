@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select, update
-
 from . import clock, errors, ownership
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow, StepRow
-from .schema import events, runs, steps
+from .sql import bindparam, events, func, or_, runs, select, steps, update
 from .store_queries import STEP_COLUMNS, begun_at
 from .store_runs import RUNNING_OWNERS, OwnerSeed
 from .store_sql import RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
@@ -24,46 +22,54 @@ from .store_sql import RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq,
 Judge = Callable[[OwnerRow], ownership.Verdict]
 
 _REOPEN = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"))
-    .values(
-        status="interrupted",
-        owner_token=None,
-        epoch=runs.c.epoch + 1,
-        finished_at=bindparam("now"),
-        result=None,
-        result_format=None,
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"))
+        .values(
+            status="interrupted",
+            owner_token=None,
+            epoch=runs.c.epoch + 1,
+            finished_at=bindparam("now"),
+            result=None,
+            result_format=None,
+        )
     )
 )
 _CLEAR_STEPS = Statement(
-    update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+    lambda: (
+        update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+    )
 )
 _STEP = Statement(
-    select(*(steps.c[name] for name in STEP_COLUMNS)).where(
+    lambda: select(*(steps.c[name] for name in STEP_COLUMNS)).where(
         steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted")
     )
 )
 _SET_DONE = Statement(
-    update(steps)
-    .where(steps.c.id == bindparam("step"))
-    .values(
-        status="completed",
-        finished_at=bindparam("now"),
-        error=None,
-        owner_token=None,
-        output_format=bindparam("format"),
-        output_bytes=bindparam("bytes"),
-        output=bindparam("text"),
+    lambda: (
+        update(steps)
+        .where(steps.c.id == bindparam("step"))
+        .values(
+            status="completed",
+            finished_at=bindparam("now"),
+            error=None,
+            owner_token=None,
+            output_format=bindparam("format"),
+            output_bytes=bindparam("bytes"),
+            output=bindparam("text"),
+        )
     )
 )
 _SET_AGAIN = Statement(
-    update(steps).where(steps.c.id == bindparam("step")).values(status="interrupted", owner_token=None)
+    lambda: update(steps).where(steps.c.id == bindparam("step")).values(status="interrupted", owner_token=None)
 )
 _NEWEST_EXEC = Statement(
-    select(events.c.ts, events.c.data)
-    .where(events.c.run_id == bindparam("run"), events.c.type == "exec")
-    .order_by(events.c.seq.desc())
-    .limit(1)
+    lambda: (
+        select(events.c.ts, events.c.data)
+        .where(events.c.run_id == bindparam("run"), events.c.type == "exec")
+        .order_by(events.c.seq.desc())
+        .limit(1)
+    )
 )
 
 
@@ -268,14 +274,16 @@ def claim_exec(tx: Tx, place: Place, claim: ExecClaim) -> RunRow:
 
 # -- which run a command executes -------------------------------------------------------------------------------------
 
-_NEWEST_EVENT = Statement(select(func.max(events.c.id)))
+_NEWEST_EVENT = Statement(lambda: select(func.max(events.c.id)))
 _BEGUN_UNDER = Statement(
-    select(runs.c.id)
-    .join(events, events.c.run_id == runs.c.seq)
-    .where(events.c.id > bindparam("after"), or_(events.c.type == "created", events.c.type == "resumed"))
-    .where(events.c.data.like(bindparam("mark")))
-    .order_by(events.c.id)
-    .limit(1)
+    lambda: (
+        select(runs.c.id)
+        .join(events, events.c.run_id == runs.c.seq)
+        .where(events.c.id > bindparam("after"), or_(events.c.type == "created", events.c.type == "resumed"))
+        .where(events.c.data.like(bindparam("mark")))
+        .order_by(events.c.id)
+        .limit(1)
+    )
 )
 
 

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, func, or_, select
-
 from . import errors, ownership, report
 from .database_sql import Statement, Tx
 from .models import EventRow, OwnerRow, PauseRow, RunRow, StepRow
-from .schema import events
+from .sql import bindparam, events, func, or_, select
 from .store_pauses import pauses_of
 from .store_queries import begun_at, owners_by_token, step_with_output, steps_of
 from .store_sql import EVENT_COLUMNS, RUN_BY_SEQ, run_row
@@ -31,15 +29,19 @@ MARKS: Mapping[str, str] = {
 }
 
 _MARKED = Statement(
-    select(*(events.c[name] for name in EVENT_COLUMNS))
-    .where(events.c.run_id == bindparam("run"), or_(*(events.c.type == kind for kind in MARKS)))
-    .order_by(events.c.seq)
+    lambda: (
+        select(*(events.c[name] for name in EVENT_COLUMNS))
+        .where(events.c.run_id == bindparam("run"), or_(*(events.c.type == kind for kind in MARKS)))
+        .order_by(events.c.seq)
+    )
 )
-_COUNT = Statement(select(func.count()).select_from(events).where(events.c.run_id == bindparam("run")))
+_COUNT = Statement(lambda: select(func.count()).select_from(events).where(events.c.run_id == bindparam("run")))
 _OF_STEP = Statement(
-    select(*(events.c[name] for name in EVENT_COLUMNS))
-    .where(events.c.run_id == bindparam("run"), events.c.step_key == bindparam("wanted"))
-    .order_by(events.c.seq)
+    lambda: (
+        select(*(events.c[name] for name in EVENT_COLUMNS))
+        .where(events.c.run_id == bindparam("run"), events.c.step_key == bindparam("wanted"))
+        .order_by(events.c.seq)
+    )
 )
 
 

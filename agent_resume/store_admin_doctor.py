@@ -169,12 +169,14 @@ def _permissions(path: str) -> Iterator[Finding]:
 
 
 def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:
+    from . import schema_tables
+
     def ask(pragma: str) -> object:
         return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
 
     revision = store.database.driver.revision(connection)
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    for name in (*schema.metadata.tables, *schema.VIEW_NAMES):
+    for name in (*schema_tables.metadata.tables, *schema.VIEW_NAMES):
         if name not in there and revision == schema.HEAD:
             yield Finding("tables", "problem", f"no such table: {name}", "restore a copy of the file")
     if revision == schema.HEAD:

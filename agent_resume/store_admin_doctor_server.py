@@ -123,9 +123,11 @@ def _inside(store: Store, connection: Any) -> Iterator[Found]:
 
 
 def _missing(connection: Any) -> list[str]:
+    from . import schema_tables
+
     there = {name: set(columns) for name, columns in connection.execute(_COLUMNS, (schema.PG_SCHEMA,))}
     found = [f"view {name}" for name in schema.VIEW_NAMES if name not in there]
-    for table in schema.metadata.sorted_tables:
+    for table in schema_tables.metadata.sorted_tables:
         if table.name not in there:
             found.append(f"table {table.name}")
             continue

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select, update
-
 from . import errors
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .schema import runs, steps
+from .sql import bindparam, or_, runs, select, steps, update
 from .store_admin import Judge, append, locked, refuse_if_live, step_of
 from .store_index import KEPT_ERROR
 from .store_sql import Place
 
-_RENAME = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(name=bindparam("wanted")))
-_SET_META = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(meta=bindparam("text")))
+_RENAME = Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values(name=bindparam("wanted")))
+_SET_META = Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values(meta=bindparam("text")))
 _AFTER = Statement(
-    select(steps.c.key)
-    .where(
-        steps.c.run_id == bindparam("run"),
-        steps.c.seq > bindparam("after"),
-        or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR),
+    lambda: (
+        select(steps.c.key)
+        .where(
+            steps.c.run_id == bindparam("run"),
+            steps.c.seq > bindparam("after"),
+            or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR),
+        )
+        .order_by(steps.c.seq)
     )
-    .order_by(steps.c.seq)
 )
 _DISCARD = Statement(
-    update(steps)
+    lambda: update(steps)
     .where(steps.c.id == bindparam("step"))
     .values(
         status="interrupted", owner_token=None, finished_at=None, duration_ms=None, error=None, fingerprint=None,
@@ -35,7 +35,7 @@ _DISCARD = Statement(
     )
 )  # fmt: skip
 _UNFINISH = Statement(
-    update(runs)
+    lambda: update(runs)
     .where(runs.c.seq == bindparam("run"))
     .values(
         status="interrupted", owner_token=None, epoch=runs.c.epoch + 1, finished_at=None, result=None,

@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, select, update
-
 from . import errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .schema import pauses, runs, steps
+from .sql import bindparam, insert, pauses, runs, select, steps, update
 from .store_admin import locked, step_of
 from .store_records import record_new
 from .store_runs import NewRun, create
@@ -23,13 +21,15 @@ _KEPT = (
     "duration_ms", "output_format", "output_bytes", "output",
 )  # fmt: skip
 _STEPS = Statement(
-    select(steps.c.id, steps.c.key, steps.c.seq, steps.c.status)
-    .where(steps.c.run_id == bindparam("run"))
-    .order_by(steps.c.seq)
+    lambda: (
+        select(steps.c.id, steps.c.key, steps.c.seq, steps.c.status)
+        .where(steps.c.run_id == bindparam("run"))
+        .order_by(steps.c.seq)
+    )
 )
 # Inside the database: an output of any size is copied without passing through this process.
 _COPY = Statement(
-    insert(steps).from_select(
+    lambda: insert(steps).from_select(
         ["run_id", "seq", *_KEPT],
         select(bindparam("target"), bindparam("number"), *(steps.c[name] for name in _KEPT)).where(
             steps.c.id == bindparam("source")
@@ -37,7 +37,7 @@ _COPY = Statement(
     )
 )
 _COPY_ANSWERS = Statement(
-    insert(pauses).from_select(
+    lambda: insert(pauses).from_select(
         ["run_id", "name", "kind", "reason", "context", "asked_at", "deadline", "value", "answered_at", "answered_by"],
         select(
             bindparam("target"), pauses.c.name, pauses.c.kind, pauses.c.reason, pauses.c.context, pauses.c.asked_at,
@@ -46,9 +46,9 @@ _COPY_ANSWERS = Statement(
     )
 )  # fmt: skip
 _ANSWERS = Statement(
-    select(pauses.c.name).where(pauses.c.run_id == bindparam("run"), pauses.c.answered_at.is_not(None))
+    lambda: select(pauses.c.name).where(pauses.c.run_id == bindparam("run"), pauses.c.answered_at.is_not(None))
 )
-_INTERRUPT = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(status="interrupted"))
+_INTERRUPT = Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values(status="interrupted"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,32 +8,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import LargeBinary, and_, bindparam, cast, delete, func, or_, select, union
-
 from . import errors
 from .database_sql import Statement, Tx
-from .schema import events, pauses, runs, steps
+from .sql import LargeBinary, and_, bindparam, cast, delete, events, func, or_, pauses, runs, select, steps, union
 from .store_admin import Judge, live_owner
 from .store_queries import owners_by_token
 from .store_runs import drop_owner
 from .store_sql import RUN_BY_SEQ, run_row
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
     from .database import Database
     from .store import Store
 
 #: What is pruned when no status is named: runs that have ended.
 ENDED = ("completed", "failed", "cancelled")
 _AT_ONCE = 20
-_DELETE = Statement(delete(runs).where(runs.c.seq == bindparam("run")))
-# Runs that have ended name no owner, and a search by status keeps away from their steps.
-_unfinished = or_(*(runs.c.status == status for status in ("running", "paused", "interrupted", "failed")))
+_DELETE = Statement(lambda: delete(runs).where(runs.c.seq == bindparam("run")))
+
+
+def _unfinished() -> ColumnElement[bool]:
+    # Runs that have ended name no owner, and a search by status keeps away from their steps.
+    return or_(*(runs.c.status == status for status in ("running", "paused", "interrupted", "failed")))
+
+
 _NAMED_OWNERS = Statement(
-    union(
-        select(runs.c.owner_token).where(_unfinished, runs.c.owner_token.is_not(None)),
+    lambda: union(
+        select(runs.c.owner_token).where(_unfinished(), runs.c.owner_token.is_not(None)),
         select(steps.c.owner_token)
         .join(runs, runs.c.seq == steps.c.run_id)
-        .where(_unfinished, steps.c.status == "running", steps.c.owner_token.is_not(None)),
+        .where(_unfinished(), steps.c.status == "running", steps.c.owner_token.is_not(None)),
     )
 )
 

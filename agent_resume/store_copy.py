@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import bindparam, select
-
 from . import errors, store_dump
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunDump
-from .schema import runs
+from .sql import bindparam, one_of, runs, select
 from .store_sql import owner_row
 
 if TYPE_CHECKING:
     from .store import Store
 
 _PAGE = Statement(
-    select(runs.c.seq, runs.c.id, runs.c.owner_token)
-    .where(runs.c.seq > bindparam("after"))
-    .order_by(runs.c.seq)
-    .limit(500)
+    lambda: (
+        select(runs.c.seq, runs.c.id, runs.c.owner_token)
+        .where(runs.c.seq > bindparam("after"))
+        .order_by(runs.c.seq)
+        .limit(500)
+    )
 )
+_KNOWN = Statement(lambda: select(runs.c.id).where(one_of(runs.c.id, bindparam("ids"))))
 #: How often one run is begun again after a broken connection.
 _TRIES = 3
 
@@ -166,7 +168,7 @@ def _runs(source: Store, target: Store) -> Iterator[tuple[str, OwnerRow | None, 
 
 
 def _known(tx: Tx, ids: list[str]) -> set[str]:
-    return {row[0] for row in tx.dynamic(select(runs.c.id).where(runs.c.id.in_(ids)))}
+    return {row[0] for row in tx.all(_KNOWN, {"ids": json.dumps(ids)})}
 
 
 def _page(tx: Tx, after: int) -> list[tuple[int, str, OwnerRow | None]]:

@@ -7,54 +7,60 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, delete, insert, select, update
-
 from . import errors, ownership
 from .database import Database
 from .database_sql import Statement, Tx
-from .models import ImportOutcome, OwnerRow, RunDump, RunRow
+from .models import EventRow, ImportOutcome, OwnerRow, PauseRow, RunDump, RunRow, StepRow
 from .names import LONGEST, check_name, check_text, shortened
-from .schema import events, pauses, runs, steps
+from .sql import bindparam, delete, events, insert, pauses, runs, select, steps, update
 from .store_admin import live_owner
-from .store_sql import RUN_BY_ID, owner_row, run_row
+from .store_sql import RUN_BY_ID, columns_of, owner_row, run_row
 
 OnConflict = Literal["fail", "skip", "replace", "rename"]
 
 _LEFT_OUT = {"id", "run_id", "owner_token"}
-RUN_COLUMNS = tuple(c.name for c in runs.columns if c.name not in {"seq", "owner_token"})
-STEP_COLUMNS = tuple(c.name for c in steps.columns if c.name not in _LEFT_OUT)
-EVENT_COLUMNS = tuple(c.name for c in events.columns if c.name not in _LEFT_OUT)
-PAUSE_COLUMNS = tuple(c.name for c in pauses.columns if c.name not in _LEFT_OUT)
+RUN_COLUMNS = columns_of(RunRow, {"seq", "owner_token"})
+STEP_COLUMNS = (*columns_of(StepRow, _LEFT_OUT), "output")
+EVENT_COLUMNS = columns_of(EventRow, _LEFT_OUT)
+PAUSE_COLUMNS = columns_of(PauseRow, _LEFT_OUT)
 
 _DUMP_STEPS = Statement(
-    select(*(steps.c[n] for n in STEP_COLUMNS))
-    .where(steps.c.run_id == bindparam("run"))
-    .order_by(steps.c.seq, steps.c.id)
+    lambda: (
+        select(*(steps.c[n] for n in STEP_COLUMNS))
+        .where(steps.c.run_id == bindparam("run"))
+        .order_by(steps.c.seq, steps.c.id)
+    )
 )
 _DUMP_EVENTS = Statement(
-    select(*(events.c[n] for n in EVENT_COLUMNS)).where(events.c.run_id == bindparam("run")).order_by(events.c.seq)
+    lambda: (
+        select(*(events.c[n] for n in EVENT_COLUMNS)).where(events.c.run_id == bindparam("run")).order_by(events.c.seq)
+    )
 )
 _DUMP_PAUSES = Statement(
-    select(*(pauses.c[n] for n in PAUSE_COLUMNS)).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id)
+    lambda: (
+        select(*(pauses.c[n] for n in PAUSE_COLUMNS)).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id)
+    )
 )
 # Without a lock, which a reading connection may not take.
-_RUN = Statement(select(runs).where(runs.c.id == bindparam("wanted")))
-_ADD_RUN = Statement(insert(runs), RUN_COLUMNS)
-_ADD_STEP = Statement(insert(steps), ("run_id", *STEP_COLUMNS))
-_ADD_EVENT = Statement(insert(events), ("run_id", *EVENT_COLUMNS))
-_ADD_PAUSE = Statement(insert(pauses), ("run_id", *PAUSE_COLUMNS))
+_RUN = Statement(lambda: select(runs).where(runs.c.id == bindparam("wanted")))
+_ADD_RUN = Statement(lambda: insert(runs), RUN_COLUMNS)
+_ADD_STEP = Statement(lambda: insert(steps), ("run_id", *STEP_COLUMNS))
+_ADD_EVENT = Statement(lambda: insert(events), ("run_id", *EVENT_COLUMNS))
+_ADD_PAUSE = Statement(lambda: insert(pauses), ("run_id", *PAUSE_COLUMNS))
 _RENAME = Statement(
-    update(runs).where(runs.c.seq == bindparam("run")).values(id=bindparam("wanted"), epoch=bindparam("fence"))
+    lambda: update(runs).where(runs.c.seq == bindparam("run")).values(id=bindparam("wanted"), epoch=bindparam("fence"))
 )
 _LAST_EVENT = Statement(
-    select(events.c.id, events.c.run_id, events.c.seq, events.c.ts)
-    .where(events.c.run_id == bindparam("run"))
-    .order_by(events.c.seq.desc())
-    .limit(1)
+    lambda: (
+        select(events.c.id, events.c.run_id, events.c.seq, events.c.ts)
+        .where(events.c.run_id == bindparam("run"))
+        .order_by(events.c.seq.desc())
+        .limit(1)
+    )
 )
 #: About how many bytes of rows are handed to the database at once.
 _AT_ONCE = 1 << 19
-_DELETE = Statement(delete(runs).where(runs.c.seq == bindparam("run")))
+_DELETE = Statement(lambda: delete(runs).where(runs.c.seq == bindparam("run")))
 
 
 def dump(tx: Tx, run_id: str) -> RunDump:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, case, func, or_, select
+from typing import TYPE_CHECKING, Any
 
 from .database_sql import Row, Statement, Tx
-from .schema import events, steps
+from .sql import bindparam, case, events, func, or_, select, steps
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Select
 
 #: ``output_format`` of a failure that ``keep_errors`` made the step's outcome.
 KEPT_ERROR = "error"
@@ -14,28 +17,33 @@ INDEX_OUTPUT_BYTES = 1024
 #: All outputs in one run's index together, in bytes.
 INDEX_BYTES = 32 << 20
 
-OUTPUT = Statement(select(steps.c.output_format, steps.c.output, steps.c.error).where(steps.c.id == bindparam("step")))
-_finished = or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR)
-_small = case((steps.c.output_bytes <= INDEX_OUTPUT_BYTES, steps.c.output))
-_INDEX = Statement(
-    select(
-        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
-    ).where(steps.c.run_id == bindparam("run"), _finished)
+OUTPUT = Statement(
+    lambda: select(steps.c.output_format, steps.c.output, steps.c.error).where(steps.c.id == bindparam("step"))
 )
-_INDEX_ONE = Statement(
-    select(
-        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, _small
-    ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), _finished)
-)
+
+
+def _finished(*conditions: ColumnElement[bool]) -> Select[Any]:
+    small = case((steps.c.output_bytes <= INDEX_OUTPUT_BYTES, steps.c.output))
+    return select(
+        steps.c.key, steps.c.id, steps.c.seq, steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, small
+    ).where(
+        steps.c.run_id == bindparam("run"),
+        *conditions,
+        or_(steps.c.status == "completed", steps.c.output_format == KEPT_ERROR),
+    )
+
+
+_INDEX = Statement(lambda: _finished())
+_INDEX_ONE = Statement(lambda: _finished(steps.c.key == bindparam("wanted")))
 _REPEATED = Statement(
-    select(steps.c.key, steps.c.attempts).where(
+    lambda: select(steps.c.key, steps.c.attempts).where(
         steps.c.run_id == bindparam("run"),
         steps.c.attempts > 1,
         func.substr(steps.c.key, 1, bindparam("length")) == bindparam("prefix"),
     )
 )
 _DONE = Statement(
-    select(events.c.id).where(
+    lambda: select(events.c.id).where(
         events.c.run_id == bindparam("run"),
         events.c.type == "done",
         events.c.step_key == bindparam("wanted"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,8 @@ def wait(database: Database, run: int, seen: int, seconds: float = LOOK_ANYWAY) 
 
 async def wait_async(database: Database, run: int, seen: int, seconds: float = LOOK_ANYWAY) -> int:
     """``wait`` for coroutines; no thread is blocked."""
+    import asyncio
+
     listener = _listener(database)
     if listener is None:
         await asyncio.sleep(min(seconds, LOOK_EVERY))

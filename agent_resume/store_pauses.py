@@ -9,41 +9,60 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import bindparam, insert, select, update
-
 from . import clock, errors
 from .database_sql import Statement, Tx
 from .models import PauseRow
-from .schema import pauses, runs
+from .sql import bindparam, insert, one_of, pauses, runs, select, update
 from .store_sql import RUN_BY_ID, Look, Place, Skips, add_event, add_skips, look, raise_seq, run_row
 from .store_steps import refuse_unless_running
 
-_BY_NAME = Statement(select(pauses).where(pauses.c.run_id == bindparam("run"), pauses.c.name == bindparam("wanted")))
-_OF_RUN = Statement(select(pauses).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id))
+_BY_NAME = Statement(
+    lambda: select(pauses).where(pauses.c.run_id == bindparam("run"), pauses.c.name == bindparam("wanted"))
+)
+_OF_RUN = Statement(lambda: select(pauses).where(pauses.c.run_id == bindparam("run")).order_by(pauses.c.id))
 _ADD = Statement(
-    insert(pauses),
+    lambda: insert(pauses),
     ("run_id", "name", "kind", "reason", "context", "asked_at", "deadline", "value", "answered_at", "answered_by"),
 )
 _ASK_AGAIN = Statement(
-    update(pauses)
-    .where(pauses.c.id == bindparam("pause"))
-    .values(
-        kind=bindparam("sort"),
-        reason=bindparam("why"),
-        context=bindparam("with"),
-        asked_at=bindparam("now"),
-        deadline=bindparam("until"),
+    lambda: (
+        update(pauses)
+        .where(pauses.c.id == bindparam("pause"))
+        .values(
+            kind=bindparam("sort"),
+            reason=bindparam("why"),
+            context=bindparam("with"),
+            asked_at=bindparam("now"),
+            deadline=bindparam("until"),
+        )
     )
 )
 _ANSWER = Statement(
-    update(pauses)
-    .where(pauses.c.id == bindparam("pause"), pauses.c.answered_at.is_(None))
-    .values(value=bindparam("text"), answered_at=bindparam("now"), answered_by=bindparam("who"))
+    lambda: (
+        update(pauses)
+        .where(pauses.c.id == bindparam("pause"), pauses.c.answered_at.is_(None))
+        .values(value=bindparam("text"), answered_at=bindparam("now"), answered_by=bindparam("who"))
+    )
+)
+_ANSWERED = Statement(
+    lambda: select(runs.c.id, runs.c.status).where(
+        one_of(runs.c.id, bindparam("ids")),
+        ~select(pauses.c.id)
+        .where(
+            pauses.c.run_id == runs.c.seq,
+            pauses.c.asked_at.is_not(None),
+            pauses.c.answered_at.is_(None),
+            pauses.c.kind == "pause",
+        )
+        .exists(),
+    )
 )
 _PAUSE_RUN = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"), runs.c.status == "running")
-    .values(status="paused")
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"), runs.c.status == "running")
+        .values(status="paused")
+    )
 )
 
 
@@ -77,18 +96,8 @@ def pauses_of(tx: Tx, run: int) -> list[PauseRow]:
 
 def answered(tx: Tx, run_ids: list[str]) -> set[str]:
     """Those of some paused runs that have no open question left: they only have to be started."""
-    waiting = select(pauses.c.id).where(
-        pauses.c.run_id == runs.c.seq,
-        pauses.c.asked_at.is_not(None),
-        pauses.c.answered_at.is_(None),
-        pauses.c.kind == "pause",
-    )
-    found: set[str] = set()
-    for start in range(0, len(run_ids), 500):
-        part = run_ids[start : start + 500]
-        wanted = runs.c.id.in_(part), runs.c.status == "paused", ~waiting.exists()
-        found.update(str(row[0]) for row in tx.dynamic(select(runs.c.id).where(*wanted)))
-    return found
+    # Asked for the status too, SQLite would go through all that are paused.
+    return {run_id for run_id, status in tx.all(_ANSWERED, {"ids": json.dumps(run_ids)}) if status == "paused"}
 
 
 def ask(tx: Tx, place: Place, question: Question, skips: Skips | None = None) -> PauseRow:

@@ -4,46 +4,66 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-
-from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
+from typing import TYPE_CHECKING, Any
 
 from . import errors, report
 from .database_sql import Row, Statement, Tx
 from .models import EventRow, OwnerRow, RunRow, StepRow
-from .schema import events, owners, runs, steps
+from .sql import bindparam, events, func, one_of, or_, owners, runs, select, steps, text
+from .store_sql import columns_of
 
-STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "output")
-_step_columns = [steps.c[name] for name in STEP_COLUMNS]
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, ScalarSelect, Select
 
-_RUN = Statement(select(runs).where(runs.c.id == bindparam("wanted")))
-# The number first, from the index alone: sorting whole rows of a name that has thousands takes long.
-_newest = select(func.max(runs.c.seq)).where(runs.c.name == bindparam("wanted")).scalar_subquery()
-_LATEST = Statement(select(runs).where(runs.c.seq == _newest))
-_STEPS = Statement(select(*_step_columns).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq))
-_STEPS_FULL = Statement(
-    select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run")).order_by(steps.c.seq)
+STEP_COLUMNS = columns_of(StepRow)
+
+
+def _of_steps(*more: ColumnElement[Any]) -> Select[Any]:
+    # An output is read only when it is asked for.
+    return select(*(steps.c[name] for name in STEP_COLUMNS), *more).where(steps.c.run_id == bindparam("run"))
+
+
+def _newest() -> ScalarSelect[int]:
+    # The number first, from the index alone: sorting whole rows of a name that has thousands takes long.
+    return select(func.max(runs.c.seq)).where(runs.c.name == bindparam("wanted")).scalar_subquery()
+
+
+_RUN = Statement(lambda: select(runs).where(runs.c.id == bindparam("wanted")))
+# A range, which the index on id answers; nothing in a prefix is a pattern.
+_BY_PREFIX = Statement(
+    lambda: (
+        select(runs)
+        .where(runs.c.id >= bindparam("first"), runs.c.id < bindparam("behind"))
+        .order_by(runs.c.seq.desc())
+        .limit(11)
+    )
 )
-_STEP = Statement(
-    select(*_step_columns, steps.c.output).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"))
-)
+_LATEST = Statement(lambda: select(runs).where(runs.c.seq == _newest()))
+_STEPS = Statement(lambda: _of_steps().order_by(steps.c.seq))
+_STEPS_FULL = Statement(lambda: _of_steps(steps.c.output).order_by(steps.c.seq))
+_STEP = Statement(lambda: _of_steps(steps.c.output).where(steps.c.key == bindparam("wanted")))
 _EVENTS = Statement(
-    select(events).where(events.c.run_id == bindparam("run"), events.c.seq > bindparam("after")).order_by(events.c.seq)
+    lambda: (
+        select(events)
+        .where(events.c.run_id == bindparam("run"), events.c.seq > bindparam("after"))
+        .order_by(events.c.seq)
+    )
 )
-_OWNERS = Statement(select(owners))
+_OWNERS = Statement(lambda: select(owners))
 _HAS = Statement(
-    select(steps.c.id).where(
+    lambda: select(steps.c.id).where(
         steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"), steps.c.status == "completed"
     )
 )
 _KEYS = Statement(
-    select(steps.c.key).where(
+    lambda: select(steps.c.key).where(
         steps.c.run_id == bindparam("run"),
         steps.c.status == "completed",
         steps.c.key >= bindparam("first"),
     )
 )
 _TURNS = Statement(
-    select(steps.c.key, steps.c.duration_ms).where(
+    lambda: select(steps.c.key, steps.c.duration_ms).where(
         steps.c.run_id == bindparam("run"),
         steps.c.status == "completed",
         steps.c.key >= bindparam("first"),
@@ -51,23 +71,29 @@ _TURNS = Statement(
     )
 )
 _LOOP_NOTES = Statement(
-    select(events.c.data)
-    .where(events.c.run_id == bindparam("run"), events.c.type == "loop", events.c.data.is_not(None))
-    .order_by(events.c.seq)
+    lambda: (
+        select(events.c.data)
+        .where(events.c.run_id == bindparam("run"), events.c.type == "loop", events.c.data.is_not(None))
+        .order_by(events.c.seq)
+    )
 )
 _PAUSED = Statement(
-    select(events.c.data)
-    .where(events.c.run_id == bindparam("run"), events.c.type == "paused", events.c.data.is_not(None))
-    .order_by(events.c.seq.desc())
-    .limit(1)
+    lambda: (
+        select(events.c.data)
+        .where(events.c.run_id == bindparam("run"), events.c.type == "paused", events.c.data.is_not(None))
+        .order_by(events.c.seq.desc())
+        .limit(1)
+    )
 )
-_STATUS = Statement(select(runs.c.status).where(runs.c.seq == bindparam("run")))
+_STATUS = Statement(lambda: select(runs.c.status).where(runs.c.seq == bindparam("run")))
 
 _BEGUN = Statement(
-    select(events.c.ts)
-    .where(events.c.run_id == bindparam("run"), or_(events.c.type == "created", events.c.type == "resumed"))
-    .order_by(events.c.seq.desc())
-    .limit(1)
+    lambda: (
+        select(events.c.ts)
+        .where(events.c.run_id == bindparam("run"), or_(events.c.type == "created", events.c.type == "resumed"))
+        .order_by(events.c.seq.desc())
+        .limit(1)
+    )
 )
 
 
@@ -93,10 +119,7 @@ def find_run(tx: Tx, wanted: str) -> RunRow:
             return RunRow(*row)
     if not wanted:
         raise errors.RunNotFound(wanted)
-    # A range, which the index on id answers; nothing in the prefix is a pattern.
-    fits = tx.dynamic(
-        select(runs).where(runs.c.id >= wanted, runs.c.id < wanted + "\U0010ffff").order_by(runs.c.seq.desc()).limit(11)
-    )
+    fits = tx.all(_BY_PREFIX, {"first": wanted, "behind": wanted + "\U0010ffff"})
     if len(fits) > 1:
         raise errors.AmbiguousRunId(wanted, tuple(RunRow(*row).id for row in fits[:10]))
     if not fits:
@@ -193,36 +216,59 @@ class RunFilter:
     sort: str = "-created"
 
 
-_SORTS = {"created": runs.c.seq, "updated": runs.c.updated_at, "name": runs.c.name, "status": runs.c.status}
-SORTS = tuple(_SORTS)
+SORTS = ("created", "updated", "name", "status")
+
+
+def _listed(name: str) -> ColumnElement[Any]:
+    # Large columns are not read: a list of runs stays small however large their inputs and results are.
+    return func.nullif("", "").label(name) if name in ("input", "result", "summary") else runs.c[name]
+
+
+# A list is put together from these: what the database is asked has only the conditions that are wanted.
+_LISTED = Statement(lambda: select(*map(_listed, columns_of(RunRow))))
+_WANTED = {
+    "status": Statement(lambda: runs.c.status == bindparam("status")),
+    "statuses": Statement(lambda: one_of(runs.c.status, bindparam("statuses"))),
+    "name": Statement(lambda: runs.c.name == bindparam("name")),
+    "since": Statement(lambda: runs.c.created_at >= bindparam("since")),
+    "until": Statement(lambda: runs.c.created_at < bindparam("until")),
+    "before": Statement(lambda: runs.c.seq < bindparam("before")),
+}
+_UP = {
+    "created": Statement(lambda: runs.c.seq.asc()),
+    "updated": Statement(lambda: runs.c.updated_at.asc()),
+    "name": Statement(lambda: runs.c.name.asc()),
+    "status": Statement(lambda: runs.c.status.asc()),
+}
+_DOWN = {
+    "created": Statement(lambda: runs.c.seq.desc()),
+    "updated": Statement(lambda: runs.c.updated_at.desc()),
+    "name": Statement(lambda: runs.c.name.desc()),
+    "status": Statement(lambda: runs.c.status.desc()),
+}
+_LIMIT = Statement(lambda: text("LIMIT :limit"))
 
 
 def runs_matching(tx: Tx, wanted: RunFilter) -> list[RunRow]:
     """Runs by filter, newest first unless ``sort`` says otherwise; ``seq`` decides ties, so the order is stable."""
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.statuses:
-        conditions.append(runs.c.status.in_(wanted.statuses))
-    if wanted.name is not None:
-        conditions.append(runs.c.name == wanted.name)
-    if wanted.since is not None:
-        conditions.append(runs.c.created_at >= wanted.since)
-    if wanted.until is not None:
-        conditions.append(runs.c.created_at < wanted.until)
-    if wanted.before is not None:
-        conditions.append(runs.c.seq < wanted.before)
-    column = _SORTS[wanted.sort.lstrip("-")]
-    order = (column.desc(), runs.c.seq.desc()) if wanted.sort.startswith("-") else (column, runs.c.seq)
-    # Large columns are not read: a list of runs stays small however large their inputs and results are.
-    narrow = [runs.c[name] if name not in _LARGE else _nothing.label(name) for name in _RUN_COLUMNS]
-    query = select(*narrow).where(and_(True, *conditions)).order_by(*order)
-    if wanted.limit is not None:
-        query = query.limit(wanted.limit)
-    return [RunRow(*row) for row in tx.dynamic(query)]
-
-
-_RUN_COLUMNS = [column.name for column in runs.columns]
-_LARGE = frozenset({"input", "result", "summary"})
-_nothing = func.nullif("", "")
+    values: dict[str, Any] = {
+        name: value
+        for name in ("name", "since", "until", "before", "limit")
+        if (value := getattr(wanted, name)) is not None
+    }
+    if len(wanted.statuses) == 1:  # by itself, since the index gives one status in the order of the runs
+        values["status"] = wanted.statuses[0]
+    elif wanted.statuses:
+        values["statuses"] = json.dumps(wanted.statuses)
+    terms = _DOWN if wanted.sort.startswith("-") else _UP
+    rows = tx.listed(
+        _LISTED,
+        where=[condition for name, condition in _WANTED.items() if name in values],
+        order=[terms[wanted.sort.lstrip("-")], terms["created"]],
+        end=[_LIMIT] if wanted.limit is not None else [],
+        values=values,
+    )
+    return [RunRow(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +283,20 @@ class StepCounts:
     newest_running_owner: str | None = None
 
 
+_COUNTED = Statement(
+    lambda: (
+        select(steps.c.run_id, steps.c.status, steps.c.meta, steps.c.owner_token)
+        .where(one_of(steps.c.run_id, bindparam("runs")))
+        .order_by(steps.c.run_id, steps.c.seq)
+    )
+)
+
+
 def counts_of(tx: Tx, seqs: list[int]) -> dict[int, StepCounts]:
     """Step counts and tokens of the given runs, in one query; no output is read."""
     found: dict[int, list[_Counted]] = {}
     for start in range(0, len(seqs), 500):
-        part = seqs[start : start + 500]
-        rows = tx.dynamic(
-            select(steps.c.run_id, steps.c.status, steps.c.meta, steps.c.owner_token, steps.c.seq)
-            .where(steps.c.run_id.in_(part))
-            .order_by(steps.c.run_id, steps.c.seq)
-        )
-        for row in rows:
+        for row in tx.all(_COUNTED, {"runs": json.dumps(seqs[start : start + 500])}):
             found.setdefault(row[0], []).append((row[1], row[2], row[3]))
     return {seq: _count(rows) for seq, rows in found.items()}
 

@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, insert, update
-
 from . import clock, errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
-from .schema import runs, steps
+from .sql import bindparam, insert, runs, steps, update
 from .store_claim import Asking, Claim
 from .store_index import KEPT_ERROR, OUTPUT
 from .store_records_once import record_at_once
@@ -32,34 +30,39 @@ from .store_sql import (
 from .store_steps import OLD, held_by_another, refuse_unless_running
 
 _RECORD = Statement(
-    insert(steps).values(status="completed", attempts=1),
+    lambda: insert(steps).values(status="completed", attempts=1),
     (
         "run_id", "key", "seq", "meta", "started_at", "finished_at", "output_format", "output_bytes", "output",
     ),
     "ON CONFLICT (run_id, key) DO NOTHING",
 )  # fmt: skip
 _OVERWRITE = Statement(
-    update(steps)
-    .where(steps.c.id == bindparam("step"))
-    .values(
-        status="completed",
-        meta=bindparam("meta"),
-        finished_at=bindparam("now"),
-        duration_ms=None,
-        error=None,
-        owner_token=None,
-        fingerprint=None,
-        code_hash=None,
-        output_format=bindparam("format"),
-        output_bytes=bindparam("bytes"),
-        output=bindparam("text"),
+    lambda: (
+        update(steps)
+        .where(steps.c.id == bindparam("step"))
+        .values(
+            status="completed",
+            meta=bindparam("meta"),
+            finished_at=bindparam("now"),
+            duration_ms=None,
+            error=None,
+            owner_token=None,
+            fingerprint=None,
+            code_hash=None,
+            output_format=bindparam("format"),
+            output_bytes=bindparam("bytes"),
+            output=bindparam("text"),
+        )
     )
 )
 _LOOP_COLUMNS = ("loop_verdict", "loop_status", "loop_turns", "loop_reason", "expect_max_ms", "meta")
-_SET = {
-    name: Statement(update(runs).where(runs.c.seq == bindparam("run")).values({name: bindparam("value")}))
-    for name in _LOOP_COLUMNS
-}
+
+
+def _setting(name: str) -> Statement:
+    return Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values({name: bindparam("value")}))
+
+
+_SET = {name: _setting(name) for name in _LOOP_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ one run queue for that long: what else they do meanwhile adds up.
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from .codec import Encoded
 from .database_listen import TELL
 from .database_sql import Statement, Tx
+from .sql import text
 from .store_sql import Place
 
 _RECORD = Statement(
-    text(
+    lambda: text(
         f"""
 WITH raised AS (
     UPDATE runs SET last_seq = last_seq + 1, updated_at = :now

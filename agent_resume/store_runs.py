@@ -8,13 +8,11 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import bindparam, insert, or_, select, update
-
 from . import clock, errors, ownership
-from .database_sql import Statement, Tx, server_now
+from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow
 from .names import LONGEST, shortened
-from .schema import owners, runs, steps
+from .sql import bindparam, delete, insert, or_, owners, runs, select, server_now, steps, update
 from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
@@ -24,64 +22,78 @@ UNFINISHED = ("running", "paused", "failed", "interrupted")
 SUPERVISOR = "AGENT_RESUME_SUPERVISOR"
 
 _ADD_OWNER = Statement(
-    insert(owners).values(beat_at=server_now(bindparam("now"))), ("token", "host", "pid", "started", "beats")
+    lambda: insert(owners).values(beat_at=server_now(bindparam("now"))), ("token", "host", "pid", "started", "beats")
 )
-_HAS_OWNER = Statement(select(owners.c.token).where(owners.c.token == bindparam("wanted")))
+_HAS_OWNER = Statement(lambda: select(owners.c.token).where(owners.c.token == bindparam("wanted")))
 _BEAT = Statement(
-    update(owners)
-    .where(owners.c.token == bindparam("wanted"))
-    .values(beats=owners.c.beats + 1, beat_at=server_now(bindparam("now")))
+    lambda: (
+        update(owners)
+        .where(owners.c.token == bindparam("wanted"))
+        .values(beats=owners.c.beats + 1, beat_at=server_now(bindparam("now")))
+    )
 )
-_DROP_OWNER = Statement(owners.delete().where(owners.c.token == bindparam("wanted")))
+_DROP_OWNER = Statement(lambda: delete(owners).where(owners.c.token == bindparam("wanted")))
 _CREATE = Statement(
-    insert(runs),
+    lambda: insert(runs),
     (
         "id", "name", "status", "last_seq", "input", "input_digest", "meta", "parent_run_id", "forked_from", "command",
         "created_at", "updated_at", "owner_token", "epoch",
     ),
 )  # fmt: skip
-_ID_TAKEN = Statement(select(runs.c.seq).where(runs.c.id == bindparam("wanted")))
+_ID_TAKEN = Statement(lambda: select(runs.c.seq).where(runs.c.id == bindparam("wanted")))
 _CANDIDATES = Statement(
-    select(runs.c.seq)
-    .where(runs.c.name == bindparam("wanted"), or_(*(runs.c.status == status for status in UNFINISHED)))
-    .where(runs.c.input_digest.is_not_distinct_from(bindparam("digest")))
-    .order_by(runs.c.seq.desc())
+    lambda: (
+        select(runs.c.seq)
+        .where(runs.c.name == bindparam("wanted"), or_(*(runs.c.status == status for status in UNFINISHED)))
+        .where(runs.c.input_digest.is_not_distinct_from(bindparam("digest")))
+        .order_by(runs.c.seq.desc())
+    )
 )
 _TAKE = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .values(
-        owner_token=bindparam("token"),
-        epoch=bindparam("new_epoch"),
-        status="running",
-        error=None,
-        finished_at=None,
-        updated_at=bindparam("now"),
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+        .values(
+            owner_token=bindparam("token"),
+            epoch=bindparam("new_epoch"),
+            status="running",
+            error=None,
+            finished_at=None,
+            updated_at=bindparam("now"),
+        )
     )
 )
 _CLEAR_STEPS = Statement(
-    update(steps)
-    .where(steps.c.run_id == bindparam("run"), steps.c.status == "running")
-    .where(steps.c.owner_token == bindparam("old_token"))
-    .values(owner_token=None)
+    lambda: (
+        update(steps)
+        .where(steps.c.run_id == bindparam("run"), steps.c.status == "running")
+        .where(steps.c.owner_token == bindparam("old_token"))
+        .values(owner_token=None)
+    )
 )
 _CLEAR_ALL_STEPS = Statement(
-    update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+    lambda: (
+        update(steps).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").values(owner_token=None)
+    )
 )
 RUNNING_OWNERS = Statement(
-    select(steps.c.owner_token).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").distinct()
+    lambda: (
+        select(steps.c.owner_token).where(steps.c.run_id == bindparam("run"), steps.c.status == "running").distinct()
+    )
 )
 SETTLE = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .values(
-        status=bindparam("outcome"),
-        result=bindparam("text"),
-        result_format=bindparam("format"),
-        error=bindparam("failure"),
-        summary=bindparam("note"),
-        finished_at=bindparam("finished"),
-        owner_token=bindparam("owner"),
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+        .values(
+            status=bindparam("outcome"),
+            result=bindparam("text"),
+            result_format=bindparam("format"),
+            error=bindparam("failure"),
+            summary=bindparam("note"),
+            finished_at=bindparam("finished"),
+            owner_token=bindparam("owner"),
+        )
     )
 )
 

@@ -7,42 +7,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, select, update
-
 from . import clock, errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .schema import runs, steps
+from .sql import bindparam, runs, select, steps, update
 from .store_records import add_losses
 from .store_runs import SETTLE
 from .store_sql import RUN_BY_SEQ, Place, Skips, add_event, add_skips, look, raise_seq, run_row
 
 _CANCEL = Statement(
-    update(runs).where(runs.c.seq == bindparam("run")).values(status="cancelled", finished_at=bindparam("now"))
+    lambda: update(runs).where(runs.c.seq == bindparam("run")).values(status="cancelled", finished_at=bindparam("now"))
 )
 _SET_RESULT = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"))
-    .values(result=bindparam("text"), result_format=bindparam("format"))
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"))
+        .values(result=bindparam("text"), result_format=bindparam("format"))
+    )
 )
 _RUNNING = Statement(
-    select(steps.c.key, steps.c.owner_token).where(
+    lambda: select(steps.c.key, steps.c.owner_token).where(
         steps.c.run_id == bindparam("run"), steps.c.status == "running", steps.c.owner_token.is_not(None)
     )
 )
-_SET_SUMMARY = Statement(update(runs).where(runs.c.seq == bindparam("run")).values(summary=bindparam("note")))
+_SET_SUMMARY = Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values(summary=bindparam("note")))
 _RELEASE = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .where(runs.c.owner_token == bindparam("token"))
-    .values(owner_token=None)
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+        .where(runs.c.owner_token == bindparam("token"))
+        .values(owner_token=None)
+    )
 )
 _RELEASE = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .where(runs.c.owner_token == bindparam("token"))
-    .values(owner_token=None)
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+        .where(runs.c.owner_token == bindparam("token"))
+        .values(owner_token=None)
+    )
 )
 
 

@@ -7,49 +7,56 @@ that lost its run cannot write.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass, field, fields
 from typing import Any
-
-from sqlalchemy import bindparam, insert, select, update
 
 from . import clock, errors
 from .database_listen import TELL
 from .database_sql import Statement, Tx
-from .models import OwnerRow, RunRow
-from .schema import events, owners, runs
+from .models import EventRow, OwnerRow, RunRow
+from .sql import bindparam, events, insert, owners, runs, select, update
 
-RUN_COLUMNS = tuple(column.name for column in runs.columns)
-OWNER_COLUMNS = tuple(column.name for column in owners.columns)
-EVENT_COLUMNS = tuple(column.name for column in events.columns)
+
+def columns_of(record: type, left_out: Container[str] = ()) -> tuple[str, ...]:
+    """The columns of the table whose rows a record holds: its fields; a test holds the two equal."""
+    return tuple(field.name for field in fields(record) if field.name not in left_out)
+
+
+EVENT_COLUMNS = columns_of(EventRow)
 
 # FOR UPDATE says nothing on SQLite, whose writers already hold the whole file.
 _LOOK = Statement(
-    select(runs.c.last_seq, runs.c.status, runs.c.epoch).where(runs.c.seq == bindparam("run")).with_for_update()
+    lambda: select(runs.c.last_seq, runs.c.status, runs.c.epoch).where(runs.c.seq == bindparam("run")).with_for_update()
 )
 _RAISE_SEQ = Statement(
-    update(runs)
-    .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
-    .values(last_seq=bindparam("last"), updated_at=bindparam("now")),
+    lambda: (
+        update(runs)
+        .where(runs.c.seq == bindparam("run"), runs.c.epoch == bindparam("old_epoch"))
+        .values(last_seq=bindparam("last"), updated_at=bindparam("now"))
+    ),
     server=TELL,
 )
 _ADVANCE = Statement(
-    update(runs)
-    .where(
-        runs.c.seq == bindparam("run"),
-        runs.c.last_seq == bindparam("old"),
-        runs.c.epoch == bindparam("old_epoch"),
-        runs.c.status == "running",
-    )
-    .values(last_seq=bindparam("last"), updated_at=bindparam("now")),
+    lambda: (
+        update(runs)
+        .where(
+            runs.c.seq == bindparam("run"),
+            runs.c.last_seq == bindparam("old"),
+            runs.c.epoch == bindparam("old_epoch"),
+            runs.c.status == "running",
+        )
+        .values(last_seq=bindparam("last"), updated_at=bindparam("now"))
+    ),
     server=TELL,
 )
 _ADD_EVENT = Statement(
-    insert(events),
+    lambda: insert(events),
     ("run_id", "seq", "ts", "type", "step_key", "attempt", "data"),
 )
-RUN_BY_ID = Statement(select(runs).where(runs.c.id == bindparam("wanted")).with_for_update())
-RUN_BY_SEQ = Statement(select(runs).where(runs.c.seq == bindparam("run")).with_for_update())
-OWNER_BY_TOKEN = Statement(select(owners).where(owners.c.token == bindparam("wanted")))
+RUN_BY_ID = Statement(lambda: select(runs).where(runs.c.id == bindparam("wanted")).with_for_update())
+RUN_BY_SEQ = Statement(lambda: select(runs).where(runs.c.seq == bindparam("run")).with_for_update())
+OWNER_BY_TOKEN = Statement(lambda: select(owners).where(owners.c.token == bindparam("wanted")))
 
 
 class Known:

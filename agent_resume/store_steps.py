@@ -4,85 +4,101 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from sqlalchemy import bindparam, insert, select, update
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import clock, errors, ownership
 from .codec import Encoded
 from .database_sql import Statement, Tx
-from .schema import steps
+from .sql import bindparam, insert, select, steps, update
 from .store_claim import Asking, Claim, ClaimRequest
 from .store_index import KEPT_ERROR
 from .store_sql import Look, Place, add_event, add_skips, give_seq_back, look, next_seq, owner_row, raise_seq
 
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
 OLD = Statement(
-    select(
+    lambda: select(
         steps.c.id, steps.c.status, steps.c.attempts, steps.c.owner_token, steps.c.effect, steps.c.seq,
         steps.c.fingerprint, steps.c.code_hash, steps.c.output_format, steps.c.error,
     ).where(steps.c.run_id == bindparam("run"), steps.c.key == bindparam("wanted"))
 )  # fmt: skip
 _START = Statement(
-    insert(steps).values(status="running", attempts=1),
+    lambda: insert(steps).values(status="running", attempts=1),
     ("run_id", "key", "seq", "effect", "fingerprint", "code_hash", "meta", "started_at", "owner_token"),
     "ON CONFLICT (run_id, key) DO NOTHING",
 )
 _RESTART = Statement(
-    update(steps)
-    .where(steps.c.id == bindparam("step"), steps.c.attempts == bindparam("old_attempts"))
-    .values(
-        status="running",
-        attempts=bindparam("attempts"),
-        effect=bindparam("effect"),
-        fingerprint=bindparam("fingerprint"),
-        code_hash=bindparam("code_hash"),
-        meta=bindparam("meta"),
-        started_at=bindparam("now"),
-        finished_at=None,
-        duration_ms=None,
-        error=None,
-        owner_token=bindparam("token"),
-        output_format=None,
-        output_bytes=None,
-        output=None,
+    lambda: (
+        update(steps)
+        .where(steps.c.id == bindparam("step"), steps.c.attempts == bindparam("old_attempts"))
+        .values(
+            status="running",
+            attempts=bindparam("attempts"),
+            effect=bindparam("effect"),
+            fingerprint=bindparam("fingerprint"),
+            code_hash=bindparam("code_hash"),
+            meta=bindparam("meta"),
+            started_at=bindparam("now"),
+            finished_at=None,
+            duration_ms=None,
+            error=None,
+            owner_token=bindparam("token"),
+            output_format=None,
+            output_bytes=None,
+            output=None,
+        )
     )
 )
-# The attempt is still its caller's.
-_held = (
-    steps.c.id == bindparam("step"),
-    steps.c.owner_token == bindparam("token"),
-    steps.c.attempts == bindparam("attempt"),
-    steps.c.status == "running",
-)
+
+
+def _held() -> list[ColumnElement[bool]]:
+    """The attempt is still its caller's."""
+    return [
+        steps.c.id == bindparam("step"),
+        steps.c.owner_token == bindparam("token"),
+        steps.c.attempts == bindparam("attempt"),
+        steps.c.status == "running",
+    ]
+
+
 _COMPLETE = Statement(
-    update(steps)
-    .where(*_held)
-    .values(
-        status=bindparam("outcome"),
-        finished_at=bindparam("now"),
-        duration_ms=bindparam("ms"),
-        meta=bindparam("meta"),
-        error=bindparam("failure"),
-        output_format=bindparam("format"),
-        output_bytes=bindparam("bytes"),
-        output=bindparam("text"),
+    lambda: (
+        update(steps)
+        .where(*_held())
+        .values(
+            status=bindparam("outcome"),
+            finished_at=bindparam("now"),
+            duration_ms=bindparam("ms"),
+            meta=bindparam("meta"),
+            error=bindparam("failure"),
+            output_format=bindparam("format"),
+            output_bytes=bindparam("bytes"),
+            output=bindparam("text"),
+        )
     )
 )
-_LET_GO = Statement(update(steps).where(*_held).values(owner_token=None))
-_STATE = Statement(select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step")))
+_LET_GO = Statement(lambda: update(steps).where(*_held()).values(owner_token=None))
+_STATE = Statement(
+    lambda: select(steps.c.status, steps.c.owner_token, steps.c.attempts).where(steps.c.id == bindparam("step"))
+)
 _DOUBT = Statement(
-    update(steps).where(steps.c.id == bindparam("step")).values(status="in_doubt", owner_token=None, effect="once")
+    lambda: (
+        update(steps).where(steps.c.id == bindparam("step")).values(status="in_doubt", owner_token=None, effect="once")
+    )
 )
 _SETTLE_DOUBT = Statement(
-    update(steps)
-    .where(steps.c.id == bindparam("step"), steps.c.status == "in_doubt")
-    .values(
-        status="completed",
-        finished_at=bindparam("now"),
-        error=None,
-        output_format=bindparam("format"),
-        output_bytes=bindparam("bytes"),
-        output=bindparam("text"),
+    lambda: (
+        update(steps)
+        .where(steps.c.id == bindparam("step"), steps.c.status == "in_doubt")
+        .values(
+            status="completed",
+            finished_at=bindparam("now"),
+            error=None,
+            output_format=bindparam("format"),
+            output_bytes=bindparam("bytes"),
+            output=bindparam("text"),
+        )
     )
 )
 

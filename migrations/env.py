@@ -6,10 +6,10 @@ It configures no logging.
 from alembic import context
 from sqlalchemy import create_engine
 
-from agent_resume import schema
+from agent_resume import schema, schema_tables
 
 OPTIONS = {
-    "target_metadata": schema.metadata,
+    "target_metadata": schema_tables.metadata,
     "version_table": schema.VERSION_TABLE,
     "render_as_batch": True,
 }

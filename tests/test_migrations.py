@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from agent_resume import Checkpoint, Store, StoreBusy, StoreError, agent_run, list_runs, load_run, migrate, schema
+from agent_resume import (
+    Checkpoint,
+    Store,
+    StoreBusy,
+    StoreError,
+    agent_run,
+    list_runs,
+    load_run,
+    migrate,
+    schema,
+    schema_tables,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -52,7 +63,7 @@ def described(tmp_path):
 
     path = tmp_path / "described.db"
     engine = create_engine(f"sqlite:///{path}")
-    schema.metadata.create_all(engine)
+    schema_tables.metadata.create_all(engine)
     with engine.begin() as connection:
         for text in schema.view_statements("sqlite"):
             connection.exec_driver_sql(text)
@@ -88,7 +99,7 @@ def test_alembics_own_comparison_finds_no_difference(migrated):
     engine = create_engine(f"sqlite:///{migrated}")
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
-        assert compare_metadata(context, schema.metadata) == []
+        assert compare_metadata(context, schema_tables.metadata) == []
     engine.dispose()
 
 

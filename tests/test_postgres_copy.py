@@ -158,7 +158,7 @@ def test_a_run_that_was_changed_in_the_target_is_noticed(
 def _shorten() -> Any:
     from sqlalchemy import update
 
-    from agent_resume.schema import steps
+    from agent_resume.schema_tables import steps
 
     return update(steps).where(steps.c.key == "one").values(output="null").returning(steps.c.id)
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from agent_resume import Checkpoint, Store, agent_run, errors, load_run, schema, store_runs
+from agent_resume import Checkpoint, Store, agent_run, errors, load_run, schema, schema_tables, store_runs
 from agent_resume.database_location import resolve
 from agent_resume.database_sql import Tx
 
@@ -50,7 +50,7 @@ def test_everything_lives_in_a_schema_of_our_own(postgres_url: str) -> None:
     assert {name for _, name in found} == {"owners", "runs", "steps", "events", "pauses", schema.VERSION_TABLE}
 
 
-def test_the_revisions_make_exactly_what_schema_py_describes(postgres_url: str) -> None:
+def test_the_revisions_make_exactly_what_is_described(postgres_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from sqlalchemy import create_engine
@@ -59,7 +59,7 @@ def test_the_revisions_make_exactly_what_schema_py_describes(postgres_url: str) 
     engine = create_engine(postgres_url, connect_args={"options": "-csearch_path=agent_resume"})
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
-        assert compare_metadata(context, schema.metadata) == []
+        assert compare_metadata(context, schema_tables.metadata) == []
     engine.dispose()
 
 

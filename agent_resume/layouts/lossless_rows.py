@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent_resume import clock, codec_plain, schema
+from agent_resume import clock, codec_plain, schema, schema_tables
 from agent_resume.layouts.flowcast_names import is_storable
 from agent_resume.layouts.lossless import JSON_COLUMNS, canonical
 from agent_resume.layouts.outcomes import Refused
 
 _TABLES: dict[str, Any] = {
-    "run": schema.runs,
-    "step": schema.steps,
-    "event": schema.events,
-    "pause": schema.pauses,
+    "run": schema_tables.runs,
+    "step": schema_tables.steps,
+    "event": schema_tables.events,
+    "pause": schema_tables.pauses,
 }
 _NEVER = frozenset({"seq", "owner_token"}), frozenset({"id", "run_id", "owner_token"})
 _COLUMNS = {

@@ -1,6 +1,6 @@
 """The whole first schema: owners, runs, steps, events, pauses. The views are made anew after every upgrade.
 
-Revision 0001. Its ``op`` is the operations of one connection; from Alembic's command line, the global one. Written out in full rather than taken from ``schema.py``, which goes on changing.
+Revision 0001. Its ``op`` is the operations of one connection; from Alembic's command line, the global one. Written out in full rather than taken from ``schema_tables.py``, which goes on changing.
 """
 
 import sqlalchemy as sa
