@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -121,28 +120,12 @@ def _with_constants(compiled: Any, dialect: Dialect) -> str:
     return text
 
 
-def _in_order(text: str) -> tuple[str, Pick]:
-    """The text with ``?`` for each named parameter, and what takes their values from a mapping, in that order.
-
-    SQLite's driver looks every named one up again at each execution, which costs more than running a small statement.
-    """
-    names = _NAMED.findall(text)
-    if len(names) == 1:
-        (only,) = names
-        return _NAMED.sub("?", text), lambda values: (values[only],)
-    return _NAMED.sub("?", text), operator.itemgetter(*names) if names else lambda values: ()
-
-
 def _by_name(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values
 
 
-# No text of ours has a colon in a literal.
-_NAMED = re.compile(r":(\w+)")
-
-
 class Tx:
-    """What a store operation sees: statements on one connection, inside one transaction.
+    """What a store operation sees: statements on one connection, inside one transaction. This is its form on a server.
 
     ``weight`` estimates the bytes that the transaction adds to the log, for the checkpoint rule. ``mark`` is what the
     transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
@@ -228,8 +211,11 @@ class Tx:
         text = statement.text(self._dialect)
         if self.reading:
             text = text.removesuffix(" FOR UPDATE")  # a reader takes no locks, and waits for none
-        known = self._texts[statement] = _in_order(text) if self._dialect.name == "sqlite" else (text, _by_name)
+        known = self._texts[statement] = self._in_drivers_form(text)
         return known
+
+    def _in_drivers_form(self, text: str) -> tuple[str, Pick]:
+        return text, _by_name
 
     def run(self, statement: Statement, values: Mapping[str, Any]) -> int:
         """Run one statement; how many rows it touched."""
@@ -239,12 +225,8 @@ class Tx:
     def insert(self, statement: Statement, values: Mapping[str, Any]) -> int:
         """Run one insert into a table with an integer key; the new key, 0 when a conflict made it do nothing.
 
-        PostgreSQL needs RETURNING for that; SQLite's RETURNING builds a temporary table (about 20 µs), so it is
-        added only where the driver has no ``lastrowid``.
+        A server's driver has no ``lastrowid``: that takes RETURNING.
         """
-        if self._dialect.name == "sqlite":
-            self.execute(statement, values)
-            return int(self.cursor.lastrowid) if self.cursor.rowcount == 1 else 0
         known = self._texts.get(statement)
         if known is None:
             (key,) = statement.build().table.primary_key.columns
@@ -261,16 +243,12 @@ class Tx:
 
     def append(self, statement: Statement, values: Mapping[str, Any]) -> None:
         """Insert an event; on a server, note it as the mark of this transaction."""
-        if self._dialect.name == "sqlite":
-            self.execute(statement, values)
-        else:
-            self.mark = (self.insert(statement, values), values["run_id"], values["seq"], values["ts"])
+        self.mark = (self.insert(statement, values), values["run_id"], values["seq"], values["ts"])
 
     def lock(self, what: str) -> None:
         """Let one transaction at a time go on from here with ``what``; SQLite's writers are alone anyway."""
-        if self._dialect.name != "sqlite":
-            number = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest(), signed=True)
-            self._execute("SELECT pg_advisory_xact_lock(%(number)s::BIGINT)", {"number": number})
+        number = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest(), signed=True)
+        self._execute("SELECT pg_advisory_xact_lock(%(number)s::BIGINT)", {"number": number})
 
     def one(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
         """The first row, or None."""
@@ -286,15 +264,8 @@ class Tx:
         """Rows in lists of ``size``; only inside a snapshot, which keeps the transaction open."""
         self.begin_now()
         cursor = self.connection.cursor()
-        text = statement.text(self._dialect)
-        if self._dialect.name == "sqlite":
-            cursor.execute(text, values)
-            while rows := cursor.fetchmany(size):
-                yield rows
-            cursor.close()
-            return
         # A server's rows would come all at once otherwise; its line is busy until the last of them was taken.
-        stream = cursor.stream(text, values)
+        stream = cursor.stream(statement.text(self._dialect), values)
         try:
             while rows := list(itertools.islice(stream, size)):
                 yield rows

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .database_sql import Statement, Tx
+from .database_sql import Pick, Row, Statement, Tx
 
 
 class FileTx(Tx):
@@ -36,3 +38,33 @@ class FileTx(Tx):
         return cursor.lastrowid if cursor.rowcount == 1 else 0
 
     append = execute
+
+    def lock(self, what: str) -> None:
+        """Nothing: writers to one file are alone anyway."""
+
+    def chunks(self, statement: Statement, values: Mapping[str, Any], size: int = 500) -> Iterator[list[Row]]:
+        """Rows in lists of ``size``; only inside a snapshot, which keeps the transaction open."""
+        cursor = self.connection.cursor()
+        cursor.execute(statement.text(self._dialect), values)
+        while rows := cursor.fetchmany(size):
+            yield rows
+        cursor.close()
+
+    def _in_drivers_form(self, text: str) -> tuple[str, Pick]:
+        return _in_order(text)
+
+
+def _in_order(text: str) -> tuple[str, Pick]:
+    """The text with ``?`` for each named parameter, and what takes their values from a mapping, in that order.
+
+    SQLite's driver looks every named one up again at each execution, which costs more than running a small statement.
+    """
+    names = _NAMED.findall(text)
+    if len(names) == 1:
+        (only,) = names
+        return _NAMED.sub("?", text), lambda values: (values[only],)
+    return _NAMED.sub("?", text), operator.itemgetter(*names) if names else lambda values: ()
+
+
+# No text of ours has a colon in a literal.
+_NAMED = re.compile(r":(\w+)")

@@ -13,6 +13,7 @@ import pytest
 
 from agent_resume import agent_run, list_runs, models, schema_tables, store_dump, store_queries, store_sql
 from agent_resume.database_sql import Dialect, Statement, Tx
+from agent_resume.database_sql_file import FileTx
 from agent_resume.database_texts import TEXTS
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "make_statements.py"
@@ -120,7 +121,7 @@ def plans(db: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """How SQLite goes about each query that the test makes."""
     agent_run("job", lambda run: run.step("s", int), db=db)
     found: dict[str, list[str]] = {}
-    execute = Tx.execute
+    execute = FileTx.execute
     listed = Tx.listed
 
     def explain(text: str, values: Any) -> None:
@@ -140,7 +141,7 @@ def plans(db: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         finally:
             tx._execute = before
 
-    monkeypatch.setattr(Tx, "execute", executed)
+    monkeypatch.setattr(FileTx, "execute", executed)
     monkeypatch.setattr(Tx, "listed", composed)
     return found
 
