@@ -95,7 +95,7 @@ def agent_run(
     Args:
         name: the agent's name.
         fn: the body. A plain function gets a ``Run``; a coroutine function gets an ``AsyncRun``, and the call is awaited.
-        run_id: which run.
+        run_id: which run; where ``agent-resume resume FORK --exec`` started the program for a fork of it, the fork.
         input: any storable value; part of what makes two runs the same work.
         db: a path, a SQLAlchemy URL or a ``Store``.
         state_dir: a folder whose ``runs.db`` is the store when ``db`` is None.
@@ -385,3 +385,6 @@ async def _run_async(wanted: Callable[[], _Wanted], fn: Callable[[AsyncRun], Any
         await agent_body.end(store, left, execution.close)
         left = None
     return after_pause(pause, on_pause, store.redactor)
+
+
+_run_async.__qualname__ = "agent_run"  # what Python says was never awaited

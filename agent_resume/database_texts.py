@@ -20,6 +20,7 @@ TEXTS: dict[str, str] = {
     "store_admin_fork._STEPS": 'SELECT steps.id, steps."key", steps.seq, steps.status \nFROM steps \nWHERE steps.run_id = :run ORDER BY steps.seq',
     "store_admin_fork._COPY": 'INSERT INTO steps (run_id, seq, "key", status, attempts, effect, fingerprint, code_hash, meta, started_at, finished_at, duration_ms, output_format, output_bytes, output) SELECT :target AS anon_1, :number AS anon_2, steps."key", steps.status, steps.attempts, steps.effect, steps.fingerprint, steps.code_hash, steps.meta, steps.started_at, steps.finished_at, steps.duration_ms, steps.output_format, steps.output_bytes, steps.output \nFROM steps \nWHERE steps.id = :source',
     "store_admin_fork._COPY_ANSWERS": "INSERT INTO pauses (run_id, name, kind, reason, context, asked_at, deadline, value, answered_at, answered_by) SELECT :target AS anon_1, pauses.name, pauses.kind, pauses.reason, pauses.context, pauses.asked_at, pauses.deadline, pauses.value, pauses.answered_at, pauses.answered_by \nFROM pauses \nWHERE pauses.run_id = :source AND pauses.answered_at IS NOT NULL",
+    "store_admin_fork._FORKS": "SELECT runs.id, runs.status, runs.epoch \nFROM runs \nWHERE runs.id IN (SELECT value FROM json_each(:ids)) AND runs.forked_from IS NOT NULL",
     "store_admin_fork._ANSWERS": "SELECT pauses.name \nFROM pauses \nWHERE pauses.run_id = :run AND pauses.answered_at IS NOT NULL",
     "store_admin_fork._INTERRUPT": "UPDATE runs SET status='interrupted' WHERE runs.seq = :run",
     "store_admin_prune._DELETE": "DELETE FROM runs WHERE runs.seq = :run",

@@ -189,8 +189,9 @@ class RunLost(AgentResumeError):
     def __init__(self, run_id: str, *, key: str | None = None, result: Any = NO_RESULT) -> None:
         what = f"step {key!r} of run {run_id!r}" if key is not None else f"run {run_id!r}"
         super().__init__(
-            f"{what} was taken over by another process; nothing of this one was stored "
-            f"(error.result holds a result that was refused). Stop here, the other process goes on",
+            f"{what} is not this process's any more: it was taken over or changed by somebody else; nothing more of this "
+            f"process is stored (error.result holds a result that was refused). Stop here; "
+            f"agent-resume show -- {run_id!r} says what became of it",
             run_id=run_id,
             key=key,
             result=result,

@@ -18,10 +18,10 @@ class DuplicateStep(AgentResumeError):
     run_id: str
     key: str
 
-    def __init__(self, run_id: str, key: str) -> None:
+    def __init__(self, run_id: str, key: str, *, hint: str | None = None) -> None:
+        hint = hint or f"give each step its own name, or pass repeat=True to number them ({key}, {key}#2, …)"
         super().__init__(
-            f"step {key!r} of run {run_id!r} was already used in this execution; give each step its own name, "
-            f"or pass repeat=True to number them ({key}, {key}#2, …)",
+            f"step {key!r} of run {run_id!r} was already used in this execution; {hint}",
             run_id=run_id,
             key=key,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from . import codec
+from . import clock, codec
 
 Json = Any
 
@@ -136,6 +136,11 @@ class PauseRow:
     def is_open(self) -> bool:
         """Asked, and not answered."""
         return self.asked_at is not None and self.answered_at is None
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody answered in time; an answer by name still counts, when the run asks again."""
+        return self.is_open and self.deadline is not None and clock.parse_iso(self.deadline) <= clock.now_ms()
 
     def to_dict(self) -> dict[str, Json]:
         """The pause as the command line prints it."""

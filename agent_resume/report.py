@@ -137,18 +137,29 @@ def markdown(state: AgentRunState, summary: Any, total_ms: int | None) -> str:
         f"**Started**: {state.created_at}",
         f"**Completed**: {state.finished_at or '-'}",
         f"**Total time**: {seconds_text(total_ms)}",
-        "",
-        "## Summary",
     ]
+    if state.error is not None:
+        lines.append(f"**Error**: {_error(state.error)}")
     entries = summary.items() if isinstance(summary, Mapping) else [("summary", summary)] if summary is not None else ()
-    lines += [f"- **{_cell(str(name))}**: {_cell(_text(value))}" for name, value in entries] or [""]
+    lines += _list("Summary", ((str(name), _text(value)) for name, value in entries))
     lines += ["", "## Steps", ""]
     lines += [
         "| Step | Status | Duration | Attempts | CLI | Model | Tokens in | Tokens out |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [_row(step) for step in state.steps]
+    failed = (step for step in state.steps if step.status != "completed")
+    lines += _list("Errors", ((step.name, _error(step.error)) for step in failed if step.error is not None))
     return "\n".join(lines) + "\n"
+
+
+def _list(title: str, entries: Iterable[tuple[str, str]]) -> list[str]:
+    lines = [f"- **{_cell(name)}**: {_cell(text)}" for name, text in entries]
+    return ["", f"## {title}", *lines] if lines else []
+
+
+def _error(error: Mapping[str, Any]) -> str:
+    return printable(": ".join(str(error[part]) for part in ("type", "message") if error.get(part)))
 
 
 def _row(step: RecordedStep) -> str:

@@ -184,9 +184,9 @@ class MapCore:
         key = f"{wanted.name}[{self._key_of(item)}]"
         core.check_key(key)
         if not self._keys.add(key):
-            raise errors.DuplicateStep(core.run_id, key)
+            raise errors.DuplicateStep(core.run_id, key, hint="give the items different keys with key=")
         if self._before is not None and not self._before.add(key):
-            core.refuse_duplicate(key)
+            core.refuse_duplicate(key, "give each map a name of its own, or its items other keys with key=")
         spec = StepSpec(key, wanted.fn, (item,), returns=wanted.returns, fleeting=True)
         slot = Slot(spec)
         entry = core.index.get(key)

@@ -127,18 +127,22 @@ class Names(Pending):
             first, _ = self._failed.get(context.key, (before, before))
             self._failed[context.key] = (first, len(self._used))
 
-    def refuse_duplicate(self, key: str) -> None:
+    def refuse_duplicate(self, key: str, hint: str | None = None) -> None:
         """A name was used before in this execution: an error or a warning, as ``on_duplicate`` says.
+
+        Args:
+            key: the name.
+            hint: what to do about it, where that is not what a single step needs.
 
         Raises:
             DuplicateStep: with ``on_duplicate="error"`` or ``strict``.
         """
         self.mark("duplicate", key)
         if self.on_duplicate == "error" or self.strict:
-            raise errors.DuplicateStep(self.run_id, key)
+            raise errors.DuplicateStep(self.run_id, key, hint=hint)
         warnings.warn(
             f"step {key!r} of run {self.run_id!r} was already used in this execution: its stored result is returned; "
-            f"give each step its own name, or pass repeat=True",
+            f"{hint or 'give each step its own name, or pass repeat=True'}",
             errors.DuplicateStepWarning,
             stacklevel=run_telling.outside(),
         )

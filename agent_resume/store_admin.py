@@ -93,15 +93,22 @@ def append(
     *,
     step: StepRow | None = None,
     epoch: int | None = None,
+    changed: bool = True,
 ) -> None:
-    """Number and store one event of a run whose row was just read; ``epoch`` when this transaction raised it."""
+    """Number and store one event of a run whose row was just read.
+
+    Args:
+        epoch: when this transaction raised it.
+        changed: False for what only names the run: how long an unfinished one took is told by its last change.
+    """
     now = clock.now_iso()
     seq = row.last_seq + 1
     text = None if data is None else json.dumps(data)
     add_event(
         tx, row.seq, seq, now, type, None if step is None else step.key, None if step is None else step.attempts, text
     )
-    raise_seq(tx, Place(row.seq, row.id), Look(row.last_seq, row.status, epoch or row.epoch), seq, now)
+    last_change = now if changed else row.updated_at
+    raise_seq(tx, Place(row.seq, row.id), Look(row.last_seq, row.status, epoch or row.epoch), seq, last_change)
 
 
 def live_owner(tx: Tx, judge: Judge, row: RunRow) -> OwnerRow | None:

@@ -84,14 +84,23 @@ class RunDetail:
         return tuple(step for step in self.steps if step.status == "completed")
 
     @property
+    def doubtful(self) -> tuple[StepRow, ...]:
+        """The ``effect="once"`` steps that were begun and of which nobody knows whether they took effect."""
+        return tuple(
+            step
+            for step in self.steps
+            if step.status == "in_doubt" or (step.effect == "once" and step.key in self.cut_off)
+        )
+
+    @property
     def saved_ms(self) -> int:
         """How long the steps that a resume skips took."""
         return sum(step.duration_ms or 0 for step in self.completed)
 
     @property
     def open_pauses(self) -> tuple[PauseRow, ...]:
-        """Questions without an answer."""
-        return tuple(pause for pause in self.pauses if pause.is_open)
+        """Questions without an answer, whose time is not over."""
+        return tuple(pause for pause in self.pauses if pause.is_open and not pause.is_over)
 
     @property
     def untaken(self) -> tuple[PauseRow, ...]:

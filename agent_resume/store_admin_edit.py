@@ -49,7 +49,7 @@ def rename(tx: Tx, place: Place, name: str) -> RunRow:
     row = locked(tx, place)
     if row.name != name:
         tx.execute(_RENAME, {"run": row.seq, "wanted": name})
-        append(tx, row, "renamed", {"from": row.name, "to": name})
+        append(tx, row, "renamed", {"from": row.name, "to": name}, changed=False)
     return locked(tx, place)
 
 
@@ -63,7 +63,7 @@ def tag(tx: Tx, place: Place, add: dict[str, Any], remove: tuple[str, ...]) -> d
     if tags != before:
         meta = {**meta, "tags": tags} if tags else {name: value for name, value in meta.items() if name != "tags"}
         tx.execute(_SET_META, {"run": row.seq, "text": json.dumps(meta) if meta else None})
-        append(tx, row, "state", {"fields": ["meta"]})
+        append(tx, row, "state", {"fields": ["meta"]}, changed=False)
     return tags
 
 

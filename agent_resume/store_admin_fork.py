@@ -10,7 +10,7 @@ from . import errors
 from .codec import Encoded
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .sql import bindparam, insert, pauses, runs, select, steps, update
+from .sql import bindparam, insert, one_of, pauses, runs, select, steps, update
 from .store_admin import locked, step_of
 from .store_records import record_new
 from .store_runs import NewRun, create
@@ -45,6 +45,11 @@ _COPY_ANSWERS = Statement(
         ).where(pauses.c.run_id == bindparam("source"), pauses.c.answered_at.is_not(None)),
     )
 )  # fmt: skip
+_FORKS = Statement(
+    lambda: select(runs.c.id, runs.c.status, runs.c.epoch).where(
+        one_of(runs.c.id, bindparam("ids")), runs.c.forked_from.is_not(None)
+    )
+)
 _ANSWERS = Statement(
     lambda: select(pauses.c.name).where(pauses.c.run_id == bindparam("run"), pauses.c.answered_at.is_not(None))
 )
@@ -107,6 +112,17 @@ def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
         tx.execute(_COPY_ANSWERS, {"target": made.seq, "source": source.seq})
     _settle(tx, target)
     return Forked(locked(tx, target), tuple(shared), answers, tuple(ahead))
+
+
+def is_fresh(run: RunRow) -> bool:
+    """Whether nobody has executed a fork yet: an execution raises the epoch, or sets a run running."""
+    return run.forked_from is not None and run.status == "interrupted" and run.epoch == 1
+
+
+def fresh(tx: Tx, run_ids: list[str]) -> set[str]:
+    """Those of some runs that are forks which nobody has executed yet."""
+    found = tx.all(_FORKS, {"ids": json.dumps(run_ids)})
+    return {run_id for run_id, status, epoch in found if status == "interrupted" and epoch == 1}
 
 
 def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest) -> tuple[list[str], list[str]]:

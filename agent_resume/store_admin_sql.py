@@ -122,4 +122,4 @@ def _refusal(store: Store, error: Exception) -> Exception:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_BUSY):
         translated: Exception = store.database.driver.translate(error)
         return translated
-    return SqlRefused(f"{str(error).rstrip('.')}; agent-resume sql --schema shows the tables and views")
+    return SqlRefused(store_admin_sql_server.advised(str(error)))

@@ -37,6 +37,23 @@ FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace(%(schema)s) AND re
 """
 
 
+# What a database's message holds, and what to do about it.
+_ADVICE = {
+    "You did not supply a value": "give its value with -p NAME=VALUE",
+    "Binding ": "write each parameter as :NAME, and give its value with -p NAME=VALUE",
+    'syntax error at or near ":"': "give the value of each :NAME with -p NAME=VALUE",
+    "one statement at a time": "give each SELECT a call of its own",
+    "multiple commands": "give each SELECT a call of its own",
+}
+
+
+def advised(said: str) -> str:
+    """A database's message with what to do about it."""
+    said = said.strip().rstrip(".")
+    found = (advice for part, advice in _ADVICE.items() if part in said)
+    return f"{said}; {next(found, 'agent-resume sql --schema shows the tables and views')}"
+
+
 class Refused(Exception):
     """The statement cannot be run, or would change something; the text says why."""
 
@@ -117,5 +134,4 @@ def _refusal(store: Store, error: Exception) -> Exception:
     if translated is not error and (code is None or code[:2] in ("08", "53", "55", "57", "58", "XX")):
         return translated
     diagnosis = getattr(error, "diag", None)
-    said = str((diagnosis and diagnosis.message_primary) or error).strip().rstrip(".")
-    return Refused(f"{said}; agent-resume sql --schema shows the tables and views")
+    return Refused(advised(str((diagnosis and diagnosis.message_primary) or error)))

@@ -222,13 +222,22 @@ def answer(tx: Tx, run_id: str, name: str | None, value: str, by: str) -> tuple[
 
 
 def _only_open(tx: Tx, place: Place, status: str) -> str:
-    waiting = [pause.name for pause in pauses_of(tx, place.seq) if pause.is_open and pause.kind != "sleep"]
+    asked = [pause for pause in pauses_of(tx, place.seq) if pause.kind != "sleep" and pause.asked_at is not None]
+    waiting = [pause.name for pause in asked if pause.is_open and not pause.is_over]
     if len(waiting) == 1:
         return waiting[0]
     what = f"waiting for {', '.join(map(repr, waiting))}" if waiting else "waiting for nothing"
-    raise errors.InvalidTransition(
-        place.id, status=f"{status}, {what}", action="answer", hint="give the name: --name NAME"
-    )
+    hint = "give the name: --name NAME" if waiting else _why_nothing_is_open(asked, place.id)
+    raise errors.InvalidTransition(place.id, status=f"{status}, {what}", action="answer", hint=hint)
+
+
+def _why_nothing_is_open(asked: list[PauseRow], run_id: str) -> str:
+    answered = ", ".join(repr(pause.name) for pause in asked if pause.answered_by not in (None, "timeout"))
+    over = ", ".join(repr(pause.name) for pause in asked if pause.is_over)
+    said = [f"answered already, and the first answer counts: {answered}"] if answered else []
+    said += [f"its time is over, a late answer must name it (--name NAME): {over}"] if over else []
+    said += [] if said else ["an answer before it asks must give the name: --name NAME"]
+    return "; ".join([*said, f"agent-resume resume -- {run_id!r} says how to go on"])
 
 
 def end_wait(tx: Tx, place: Place, name: str, value: str, by: str) -> PauseRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -358,3 +359,12 @@ def test_an_id_made_of_a_long_name_can_be_given_back(db):
     assert len(set(ids)) == 2
     for run_id in ids:
         assert agent_run(name, lambda run: run.id, run_id=run_id, db=db) == run_id
+
+
+def test_an_async_agent_that_was_not_awaited_is_told_by_the_name_that_was_called(db):
+    async def body(run):
+        return 1
+
+    with pytest.warns(RuntimeWarning, match="coroutine 'agent_run' was never awaited"):
+        agent_run("job", body, db=db)
+        gc.collect()

@@ -194,9 +194,7 @@ def test_exec_of_a_pausing_run_is_5_and_its_answer_makes_it_0(agent, cli):
 def test_what_is_stored_without_exec_is_0(here, cli):
     here("r", "pause")
     assert resumed(cli, "r", "--answer", "1", "--name", "approval").returncode == 0
-    assert (
-        resumed(cli, "r", "--answer", "2", "--name", "approval").returncode == 0
-    )  # kept quietly: the first one counts
+    assert resumed(cli, "r", "--answer", "2", "--name", "approval").returncode == 1  # not stored: the first one counts
     cli("cancel", "r", "--db", "runs.db")
     assert resumed(cli, "r", "--force").returncode == 0
     assert resumed(cli, "r").returncode == 130

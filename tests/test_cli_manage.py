@@ -67,6 +67,20 @@ def test_rename_changes_the_name_and_never_the_id(store, command):
     assert command("show", "work@latest", "--db", store)[0] == 0
 
 
+def test_a_name_and_tags_given_later_leave_the_duration_of_an_unfinished_run(db, command, clock):
+    agent_run("job", lambda run: run.pause("?"), run_id="r", db=db, on_pause="return")
+    clock.advance(3_600_000)
+    assert command("rename", "r", "work", "--db", db)[0] == 0
+    assert command("tag", "r", "k=v", "--db", db)[0] == 0
+    assert [run["durationMs"] for run in json.loads(command("list", "--json", "--db", db)[1])] == [0]
+    assert [
+        run["durationMs"]
+        for run in json.loads(
+            command("sql", 'SELECT duration_ms AS "durationMs" FROM run_overview', "--json", "--db", db)[1]
+        )
+    ] == [0]
+
+
 def test_tags_are_kept_in_meta(store, command):
     command("tag", "r", "reviewed", "env=prod", "--db", store)
     assert json.loads(command("tag", "r", "--remove", "reviewed", "--json", "--db", store)[1]) == {"env": "prod"}
@@ -107,6 +121,23 @@ def test_a_decided_value_stands_where_its_step_was(store, command):
     ]  # fmt: skip
     events = [event["seq"] for event in json.loads(command("events", forked, "--json", "--db", store)[1])]
     assert events == list(range(1, len(events) + 1))
+
+
+def test_a_fork_is_shown_as_one_that_nobody_executed_until_somebody_does(store, command):
+    _, _, err = command("fork", "r", "--id", "f", "--set", "plan={}", "--set", "later=1", "--db", store)
+    assert "it shares 4 completed steps with r, and 2 values set: plan, later\n" in err
+    assert "r has no step 'later'" in err
+    assert "interrupted (new fork)" in command("list", "--db", store)[1]
+    assert "forked from r, not executed yet" in command("show", "f", "--db", store)[1]
+
+    def stopped(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        agent_run("job", stopped, run_id="f", db=store)
+    assert shown(command, store, "f")["storedStatus"] == "interrupted"
+    assert "new fork" not in command("list", "--db", store)[1]
+    assert "not executed yet" not in command("show", "f", "--db", store)[1]
 
 
 def test_a_fork_does_not_copy_answers_silently(db, command):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,11 +10,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from agent_resume import Store, agent_run
+from agent_resume import Checkpoint, RunPaused, Store, agent_run
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -184,13 +186,33 @@ def test_a_doubt_is_decided_by_retry(agent_file, run_python, resume, ledger, tmp
     assert ledger.words() == ["first", "second", "second"]
 
 
+def test_a_step_that_was_cut_off_in_its_only_try_is_told_before_anything_is_executed(agent_file, run_python, resume):
+    run_python(agent_file, "once")
+    plan = resume("job")
+    assert "Step second was started and may have taken effect" in plan.stdout
+    assert re.search("--step second --retry +\\(it did not\\)", plan.stdout)
+    assert json.loads(resume("job", "--json").stdout)["inDoubt"] == ["second"]
+    done = resume("job", "--exec")
+    assert done.returncode == 1
+    assert "--step second --mark-done JSON" in done.stderr
+    assert done.stderr.rstrip().endswith("--exec")
+
+
+def test_a_step_that_may_be_repeated_is_no_doubt(agent_file, run_python, resume):
+    run_python(agent_file, "die")
+    assert "may have taken effect" not in resume("job").stdout
+
+
 def test_answers_go_by_name_and_the_first_one_counts(agent_file, run_python, resume, cli, tmp_path):
     (tmp_path / "mended").touch()
     assert run_python(agent_file, "pause").returncode == 0
     assert resume("job", "--answer", '{"ok": true}', "--name", "approval").returncode == 0
-    again = resume("job", "--answer", "false", "--name", "approval")
-    assert again.returncode == 0
-    assert "that answer counts" in again.stderr
+    for more in ((), ("--json",), ("--exec", "--json")):
+        again = resume("job", "--answer", "false", "--name", "approval", *more)
+        assert again.returncode == 1
+        assert again.stderr.count("\n") == 1
+        assert "that answer counts, and this one was not stored; go on with: agent-resume resume" in again.stderr
+        assert not more or json.loads(again.stdout)["answerCounts"] is False
     assert resume("job", "--exec").returncode == 0
     shown = json.loads(cli("show", "job", "--json", "--db", "runs.db").stdout)
     assert shown["pauses"][0]["value"] == {"ok": True}
@@ -204,6 +226,54 @@ def test_a_completed_run_is_not_executed_again(agent_file, run_python, resume, l
     assert done.returncode == 0
     assert "completed already" in done.stderr
     assert ledger.words() == ["first", "second"]
+
+
+def test_a_program_that_names_its_run_goes_on_with_that_runs_fork_when_this_is_resumed(
+    agent_file, run_python, resume, cli, ledger, tmp_path
+):
+    run_python(agent_file, "die", "mine")
+    (tmp_path / "mended").touch()
+    for source, fork in (("mine", "child"), ("child", "grandchild")):
+        assert cli("fork", source, "--id", fork, "--db", "runs.db").returncode == 0
+    done = resume("grandchild", "--exec")
+    assert done.returncode == 0, done.stderr
+    assert "did not go on" not in done.stderr
+    assert ledger.words() == ["first", "second", "second"]
+    assert [status(cli, run) for run in ("mine", "child", "grandchild")] == ["interrupted", "interrupted", "completed"]
+
+
+def test_a_command_that_does_another_run_than_the_one_asked_for_is_said_to(agent_file, run_python, resume, tmp_path):
+    run_python(agent_file, "die", "asked")
+    agent_file.write_text(AGENT.replace("sys.argv[2] if len(sys.argv) > 2", '"other" if True'), encoding="utf-8")
+    (tmp_path / "mended").touch()
+    done = resume("asked", "--exec")
+    assert done.returncode == 130
+    assert "run 'asked' is to be continued, but this agent 'job' names run 'other'" in done.stderr
+    assert "the command did not go on with run asked: it worked on run other" in done.stderr
+    again = resume("asked", "--exec")  # "other" is completed: nothing is executed at all
+    assert again.returncode == 130
+    assert "Warning" not in again.stderr
+    assert "the command did not go on with run asked: it began no run" in again.stderr
+
+
+def test_several_questions_stand_under_one_heading_and_no_two_empty_lines_meet(tmp_path, command):
+    def ask(run, name):
+        with contextlib.suppress(RunPaused):
+            run.pause(name)
+
+    with Checkpoint("r", db=tmp_path / "runs.db") as run:
+        threads = [threading.Thread(target=ask, args=(run, name)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    code, out, _ = command("resume", "r", "--db", tmp_path / "runs.db")
+    assert code == 5
+    assert out.count("To answer:") == 1
+    assert out.count("--answer JSON --name ") == 2
+    for text in (out, command("show", "r", "--db", tmp_path / "runs.db")[1]):
+        assert "\n\n\n" not in text
+        assert not text.startswith("\n")
 
 
 def test_children_do_not_inherit_the_run(run_python, tmp_path, resume):

@@ -28,7 +28,12 @@ def body(run):
         run.step("second", lambda: 1 / 0)
     if sys.argv[1] == "pause":
         run.pause("go on?")
-    run.step("second", crash, int(sys.argv[2]))
+    if sys.argv[1] == "wrapped":
+        try:
+            run.step("second", crash, 1, effect="once")
+        except Exception as error:
+            raise RuntimeError("no luck") from error
+    run.step("second", crash, int(sys.argv[2]), effect="once" if sys.argv[1] == "once" else "repeatable")
 
 agent_run("job", body, db="runs.db")
 """
@@ -85,6 +90,8 @@ def test_it_gives_up_after_the_most_restarts_with_the_runs_exit_code(run, ledger
     done = run("crash", 9, options=("--max-restarts", "1"))
     assert done.returncode == 130
     assert ledger.words().count("crash?") == 2
+    assert "no restart is left (--max-restarts 1); look at the run with: agent-resume resume" in done.stderr
+    assert done.stderr.rstrip().endswith("--exec")
     done = run("fail", 0, options=("--max-restarts", "1"))
     assert done.returncode == 1
 
@@ -93,6 +100,29 @@ def test_a_pause_ends_it(run):
     done = run("pause", 0)
     assert done.returncode == 5
     assert "restart" not in done.stderr
+
+
+@pytest.mark.parametrize("how", ["once", "wrapped"])
+def test_a_step_in_doubt_ends_it_and_how_to_decide_is_said(run, ledger, how):
+    done = run(how, 1)
+    assert done.returncode == 1
+    assert ledger.words() == ["first", "crash?"]
+    assert done.stderr.count("restart 1 of") == 1
+    assert "restart 2 of" not in done.stderr
+    assert "--step second --mark-done JSON" in done.stderr
+    assert "--step second --retry" in done.stderr
+    again = run(how, 1)
+    assert "restart 1 of" not in again.stderr
+
+
+def test_a_checkpoints_step_in_doubt_ends_it_too(cli, tmp_path, ledger):
+    (tmp_path / "joined.py").write_text(JOINED.replace("crash)", 'crash, effect="once")'), encoding="utf-8")
+    for restarts in (1, 0):
+        done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", sys.executable, "joined.py")
+        assert done.returncode == 130
+        assert done.stderr.count("restart ") - 1 == restarts
+        assert "--step s --retry" in done.stderr
+    assert ledger.words() == ["crash?"]
 
 
 def test_a_command_that_cannot_be_started_is_a_usage_error(cli):

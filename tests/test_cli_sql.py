@@ -125,6 +125,29 @@ def test_a_mistake_is_one_line(store, command):
     assert command("sql", "SELECT 1", "--db", f"{store}.missing")[0] == 6
 
 
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        ("SELECT * FROM runs WHERE id = :run", "with -p NAME=VALUE"),
+        ("SELECT 1; SELECT 2", "give each SELECT a call of its own"),
+        ("SELECT nope FROM runs", "agent-resume sql --schema shows the tables and views"),
+    ],
+)
+def test_a_refused_statement_names_what_to_do_about_it(store, command, statement, advice):
+    code, out, err = command("sql", statement, "--db", store)
+    assert (code, out) == (2, "")
+    assert err.endswith(f"{advice}\n")
+
+
+def test_a_parameter_without_a_name_is_told_how_to_give_it_one(store, command):
+    assert "write each parameter as :NAME" in command("sql", "SELECT ?", "--db", store)[2]
+
+
+def test_an_answer_without_rows_is_said_to_have_none(store, command):
+    assert command("sql", "SELECT 1 AS one WHERE 1 = 0", "--db", store) == (0, "", "no rows\n")
+    assert command("sql", "SELECT 1 AS one WHERE 1 = 0", "--format", "csv", "--db", store) == (0, "one\n", "")
+
+
 def test_credentials_are_masked_unless_asked_for(store, command):
     query = "SELECT output FROM steps WHERE key = 'b'"
     assert "abcdefghij" not in command("sql", query, "--db", store)[1]

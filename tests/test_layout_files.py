@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
+import sqlite3
 import stat
+import subprocess
+import sys
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -238,6 +242,23 @@ def test_a_device_is_written_to_and_a_link_is_followed(store, tmp_path):
     export_runs(store, ["job"], format="json", out=tmp_path / "link.json")
     assert (tmp_path / "link.json").is_symlink()
     assert json.loads(real.read_text(encoding="utf-8"))["version"] == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="a system without /dev/stdout")
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_an_export_to_dev_stdout_goes_where_stdout_goes(store, tmp_path, kind):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    command = [sys.executable, "-c", "from agent_resume.cli import main; main()"]
+    command += ["export", "--all", "--out", "/dev/stdout", "--db", store.display]
+    if kind == "pipe":
+        written = subprocess.run(command, capture_output=True, check=True).stdout
+    else:
+        (tmp_path / "out.json").write_bytes(b"first\n")
+        with (tmp_path / "out.json").open("ab") as file:
+            subprocess.run(command, stdout=file, check=True)
+        first, _, written = (tmp_path / "out.json").read_bytes().partition(b"\n")
+        assert first == b"first"
+    assert [run["id"] for run in json.loads(written)["runs"]] == ["job"]
 
 
 def test_a_run_that_is_gone_stops_no_other(store, tmp_path):
@@ -484,3 +505,15 @@ def test_two_badgr_runs_of_one_name_and_time_get_two_files(store, tmp_path, cloc
     assert {row.action for row in again} == {"unchanged"}
     ids = {json.loads(path.read_text(encoding="utf-8"))["id"] for path in (tmp_path / "out").iterdir()}
     assert ids == {"one", "two"}
+
+
+def test_a_store_is_no_export_and_its_own_file_is_never_opened(store, tmp_path, monkeypatch):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    copy = tmp_path / "copy.db"
+    with contextlib.closing(sqlite3.connect(copy)) as database:
+        database.execute("CREATE TABLE t (x)")
+    (row,) = import_paths(store, [copy]).rows
+    assert "is a database, not an export; agent-resume copy" in row.reason
+    monkeypatch.setattr(files, "open_regular", pytest.fail)
+    (row,) = import_paths(store, [store.location.target]).rows
+    assert "is a database, not an export; agent-resume copy" in row.reason

@@ -471,4 +471,5 @@ def test_paths_that_hold_nothing_are_refused_with_a_reason(store, tmp_path):
     (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
     rows = import_paths(store, [tmp_path / "empty", tmp_path / "gone", tmp_path / "notes.txt"]).rows
     assert [row.action for row in rows] == ["refused"] * 3
-    assert all(row.reason for row in rows)
+    for row, advice in zip(rows, ("what agent-resume export wrote", "check the path", "export it again"), strict=True):
+        assert advice in row.reason.partition("; ")[2]

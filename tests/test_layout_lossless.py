@@ -446,3 +446,13 @@ def test_progress_is_told_for_long_work(store, other, tmp_path):
     export_runs(store, ["job"], format="jsonl", out=tmp_path / "e.jsonl", progress=lambda *it: told.append(it))
     assert [(label, done) for label, done, _ in told] == [("job", 1000)]
     assert all(total >= done for _, done, total in told)
+
+
+def test_a_damaged_place_is_named_with_what_to_do(store, tmp_path):
+    fill(store)
+    path = save(store, ["job"], "json", tmp_path / "e.json")
+    path.write_text(path.read_text(encoding="utf-8").replace('"completed"', '"odd"', 1), encoding="utf-8")
+    (row,) = import_paths(store, [path]).rows
+    assert re.search("status: 'odd' is none of .*; export it again", row.reason)
+    (row,) = import_paths(store, [path], format="badgr").rows
+    assert row.reason == "not a badgr file; --format auto finds out what it is"

@@ -72,14 +72,14 @@ def test_equal_keys_are_duplicates_in_every_mode(db):
         with Checkpoint("r", db=db) as run:
             outcomes = run.map(f"m{n}", str, items, on_error="collect")
             assert next(outcomes).ok
-            with pytest.raises(DuplicateStep):
+            with pytest.raises(DuplicateStep, match="different keys with key=$"):
                 list(outcomes)
 
 
 def test_a_name_mapped_twice_is_a_duplicate_too(db):
     def body(run):
         list(run.map("m", str, [1, 2]))
-        with pytest.raises(DuplicateStep):
+        with pytest.raises(DuplicateStep, match="each map a name of its own, or its items other keys with key=$"):
             list(run.map("m", str, [2, 3]))
         assert [o.cached for o in run.map("other", str, [1])] == [False]
 

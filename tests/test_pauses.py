@@ -221,6 +221,27 @@ def test_a_bare_answer_with_nothing_open_is_refused(db):
         answer("nobody", "x", 1, db=db)
 
 
+def test_a_second_bare_answer_is_told_that_the_first_one_counts(db):
+    start(lambda run: run.pause("go on?"), db)
+    answer("r", None, 1, db=db)
+    with pytest.raises(InvalidTransition, match=r"the first answer counts: 'go on\?'; agent-resume resume"):
+        answer("r", None, 2, db=db)
+
+
+def test_a_wait_whose_time_is_over_is_no_open_question_and_is_answered_by_name(db):
+    def body(run):
+        with pytest.raises(TimeoutError):
+            run.wait("late", timeout=0.01)
+        return run.pause("go on?")
+
+    start(body, db)
+    pause, counts = Store(db).answer("r", None, "yes")
+    assert (pause.name, counts) == ("go on?", True)
+    with pytest.raises(InvalidTransition, match="its time is over, .* must name it .*'late'"):
+        answer("r", None, 1, db=db)
+    assert Store(db).answer("r", "late", 2)[1]
+
+
 def test_a_second_unnamed_pause_of_one_reason_needs_a_name(db):
     def body(run):
         return [run.pause("again?"), run.pause("again?")]

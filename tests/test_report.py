@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from unittest.mock import ANY
 
 import pytest
 import raw
 
-from agent_resume import Checkpoint, agent_run, format_timeline, load_run
+from agent_resume import Checkpoint, Store, agent_run, format_timeline, load_run, report
 
 
 def test_the_report_holds_the_run_its_summary_and_every_step(db):
@@ -44,6 +46,40 @@ def test_a_report_without_summary_and_of_a_run_that_goes_on(db):
     assert "**Completed**: -" in text
     assert "**Status**: running" in text
     assert "| look | running | -" in text
+
+
+def test_the_report_of_a_failed_run_says_why_and_has_no_heading_over_nothing(db, command):
+    def body(run):
+        with pytest.raises(KeyError):
+            run.step("a|b", {}.__getitem__, "no\nkey")
+        run.step("pay", lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        agent_run("job", body, run_id="r", db=db)
+    text = Store(db).load_run("r")
+    lines = report.markdown(text, None, 5).splitlines()
+    assert "**Error**: ZeroDivisionError: division by zero" in lines
+    assert "## Summary" not in lines
+    assert lines[-3:] == [
+        "## Errors",
+        "- **a\\|b**: KeyError: 'no\\nkey'",
+        "- **pay**: ZeroDivisionError: division by zero",
+    ]
+    assert command("show", "r", "--report", "--db", db)[1].splitlines() == [
+        line if not line.startswith("**Total") else ANY for line in [*lines, ""]
+    ]
+
+
+def test_a_reports_errors_show_no_credentials_on_the_command_line(db, command):
+    with pytest.raises(ZeroDivisionError):
+        agent_run("job", lambda run: run.step("s", lambda: 1 / 0), run_id="r", db=db)
+    error = json.dumps({"type": "ValueError", "message": "401 for key sk-test-1234567890abcdefghij"})
+    with closing(raw.connect(db)) as database, database:
+        database.execute(f"UPDATE runs SET error = '{error}'")
+        database.execute(f"UPDATE steps SET error = '{error}'")
+    out = command("show", "r", "--report", "--db", db)[1]
+    assert out.count("401 for key") == 2
+    assert "sk-test" not in out
 
 
 @pytest.mark.parametrize("summary", ["text", 5, ["a"], {"a\nb": "c\nd|e"}, True])

@@ -55,18 +55,22 @@ def execute(store: Store, row: RunRow, *, quiet: bool = False) -> int:
         Usage: no command that could be started.
         RunInUse: somebody else executes the run, or is just starting it.
     """
-    from agent_resume import store_admin
+    from agent_resume import clock, store_admin, store_runs
     from agent_resume.store_sql import Place
 
     command = usable_command(row)
     claim = store_admin.ExecClaim(store.owner.seed, store.owner.judge)
-    store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
+    claimed = store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
+    newest = store.ask(store_admin.newest_event)
     if not quiet:
         screen.note(f"resuming {row.id}: {command.text}")
     argv, folder = list(map(to_system, command.argv)), to_system(command.cwd)
-    child = subprocess.Popen(argv, cwd=folder, env=environment(store, row))
+    # Under an ``agent-resume run`` it stays the one that looks for its run by this.
+    token = os.environ.get(store_runs.SUPERVISOR) or clock.new_token()
+    child = subprocess.Popen(argv, cwd=folder, env=environment(store, row) | {store_runs.SUPERVISOR: token})
     code = wait(child)
-    return after(store, row, code)
+    begun = store.ask(store_admin.run_begun_under, token, newest)
+    return after(store, claimed, code, begun)
 
 
 def wait(child: subprocess.Popen[bytes]) -> int:
@@ -83,14 +87,24 @@ def wait(child: subprocess.Popen[bytes]) -> int:
             signal.signal(number, handler)
 
 
-def after(store: Store, row: RunRow, code: int) -> int:
-    """Say how the command and the run ended; the run's exit code."""
+def after(store: Store, row: RunRow, code: int, begun: str | None) -> int:
+    """Say how the command and the run ended; the run's exit code.
+
+    Args:
+        row: the run as it was just before the command began.
+        begun: the run that the command began or resumed first; None for none.
+    """
     from agent_resume import store_admin_detail
 
     detail = store_admin_detail.detail(store, row)
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     screen.note(f"the command ended with {how}; run {row.id} is {detail.status}")
+    if begun != row.id and detail.run.last_seq == row.last_seq:
+        instead = "it began no run, or names one of its own" if begun is None else f"it worked on run {begun}"
+        screen.note(f"the command did not go on with run {row.id}: {instead}")
     tell_questions(store, detail)
+    if detail.status in ("failed", "interrupted", "idle"):
+        tell_doubts(store, detail)
     return code_of(detail)
 
 
@@ -101,6 +115,15 @@ def tell_questions(store: Store, detail: RunDetail) -> None:
     if detail.status == "paused":
         for text in (*show_text.questions(store, detail.open_pauses), *resume_text.answering(store, detail)):
             screen.note(text)
+
+
+def tell_doubts(store: Store, detail: RunDetail) -> None:
+    """Say which steps are in doubt, and how that is decided."""
+    from . import resume_text
+
+    texts = resume_text.deciding(store, detail)
+    for text in [*texts, f"then {resume_text.next_step(store, detail)}"] if texts else ():
+        screen.note(text)
 
 
 def code_of(detail: RunDetail) -> int:

@@ -83,7 +83,7 @@ def list_command(
 
 def _print(store: Store, runs: Iterator[RunSummary], *, json: bool, format: str | None) -> int:
     """How many rows of a table were printed."""
-    from agent_resume import store_pauses
+    from agent_resume import store_admin_fork, store_pauses
 
     if json:
         screen.array(run.to_dict() for run in runs)
@@ -91,23 +91,28 @@ def _print(store: Store, runs: Iterator[RunSummary], *, json: bool, format: str 
         tables.records((run.to_dict() for run in runs), format, _KEYS)
     else:
         found = list(runs)
-        paused = [run.id for run in found if run.shown_status == "paused"]
-        answered = store.ask(store_pauses.answered, paused) if paused else set()
+        remarks: dict[str, str] = {}
+        for status, remark, chosen in (
+            ("paused", "answered", store_pauses.answered),
+            ("interrupted", "new fork", store_admin_fork.fresh),
+        ):
+            ids = [run.id for run in found if run.status == status]
+            remarks |= dict.fromkeys(store.ask(chosen, ids) if ids else (), remark)
         narrow = format is None and screen.is_terminal()
-        rows = [_cells(run, answered=run.id in answered, narrow=narrow) for run in found]
+        rows = [_cells(run, remarks.get(run.id), narrow=narrow) for run in found]
         tables.print_table(_HEADERS, rows, format, right=_RIGHT, expendable=_EXPENDABLE)
         return len(rows)
     return 0
 
 
-def _cells(run: RunSummary, *, answered: bool, narrow: bool) -> list[str]:
+def _cells(run: RunSummary, remark: str | None, *, narrow: bool) -> list[str]:
     from agent_resume import clock, report
 
     took = clock.now_ms() - clock.parse_iso(run.created_at) if run.shown_status == "running" else run.duration_ms
     return [
         screen.fit(run.id),
         screen.cut(screen.fit(run.name), _NAME) if narrow else screen.fit(run.name),
-        screen.paint_status("paused (answered)" if answered else run.shown_status),
+        screen.paint_status(run.shown_status if remark is None else f"{run.shown_status} ({remark})"),
         f"{run.steps_completed}/{run.steps_total}",
         report.seconds_text(took),
         tables.age(run.created_at),

@@ -100,7 +100,8 @@ def fork_command(
 ) -> None:
     """Make a new run that shares completed steps with this one.
 
-    The source is never changed. Prints the new run's id; resume it with --exec.
+    The source is never changed. Prints the new run's id; resume it with --exec, also where the program gives the
+    source's run_id itself.
     """
     from agent_resume import store_admin_fork
     from agent_resume.names import check_name
@@ -118,9 +119,10 @@ def fork_command(
             )  # fmt: skip
         else:
             screen.line(screen.fit(forked.run.id))
-        screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}")
+        decided = f", and {tables.plural(len(given), 'value')} set: {', '.join(given)}" if given else ""
+        screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}{decided}")
         for key in forked.ahead:
-            screen.note(f"{row.id} has no step {key!r}; the value counts once the fork reaches one of that key")
+            screen.note(f"{row.id} has no step {key!r}; the value counts only if the fork reaches one of that key")
         if forked.answers and not answers:
             names = ", ".join(map(repr, forked.answers))
             screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")

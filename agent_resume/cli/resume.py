@@ -76,7 +76,8 @@ def resume_command(
     Nothing is taken over and nothing is executed without --exec.
 
     The exit code is the run's status: as it is now, or after the command when --exec ran it. --answer, --mark-done,
-    --retry, --take-over and --force without --exec are 0 once they are stored.
+    --retry, --take-over and --force without --exec are 0 once they are stored. An --answer to what was answered before
+    is not stored, and nothing is executed then: exit code 1.
     """
     asked = _Asked(answer, name, step, mark_done, retry, take_over, force)
     asked.check()
@@ -90,16 +91,17 @@ def resume_command(
         raise Usage("which run? give a RUN, or --all-interrupted --exec; agent-resume list shows them")
     with session.opened(db) as store:
         row = session.find(store, run)
-        if asked.changes:
-            _store(store, row, asked, goes_on=exec)
-        if exec:
-            return _execute(store, row, json=json)
+        counts = _store(store, row, asked, goes_on=exec) if asked.changes else None
+        # The answer that counts may be the opposite of one that does not: nothing is executed on account of that.
+        if exec and counts is not False:
+            return _execute(store, row, json=json, counts=counts)
         if asked.changes and not json:
-            return exits.OK
-        return _report(store, row, json=json, stored=asked.changes)
+            return exits.FAILED if counts is False else exits.OK
+        return _report(store, row, json=json, stored=asked.changes, counts=counts)
 
 
-def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> None:
+def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> bool | None:
+    """Store what is asked for; whether the answer is the one that counts, None without one."""
     from agent_resume import store_admin
     from agent_resume.store_sql import Place
 
@@ -120,6 +122,8 @@ def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> None:
     if asked.answer is not None:
         pause, counts = store.answer(row.id, asked.name, json_value(asked.answer, "--answer"), by=by)
         screen.note(_answered(store, row, pause, counts=counts, goes_on=goes_on))
+        return counts
+    return None
 
 
 def _answered(store: Store, row: RunRow, pause: PauseRow, *, counts: bool, goes_on: bool) -> str:
@@ -127,9 +131,12 @@ def _answered(store: Store, row: RunRow, pause: PauseRow, *, counts: bool, goes_
 
     from . import resume_text
 
-    if not counts:
-        return f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts"
     detail = store_admin_detail.detail(store, row)
+    if not counts:
+        return (
+            f"{pause.name!r} of run {row.id} was answered before, by {pause.answered_by}; that answer counts, and this "
+            f"one was not stored; {resume_text.next_step(store, detail)}"
+        )
     if pause.asked_at is None:
         names = ", ".join(screen.fit(other.name) for other in detail.open_pauses if other.kind != "sleep")
         return (
@@ -148,7 +155,7 @@ def _me() -> str:
         return "the command line"
 
 
-def _execute(store: Store, row: RunRow, *, json: bool) -> int:
+def _execute(store: Store, row: RunRow, *, json: bool, counts: bool | None) -> int:
     from agent_resume import store_admin_detail
 
     from . import launch
@@ -166,11 +173,11 @@ def _execute(store: Store, row: RunRow, *, json: bool) -> int:
             launch.wait_for_the_asker(store, detail.run)
         code = launch.execute(store, detail.run)
     if json:
-        _report(store, row, json=True)
+        _report(store, row, json=True, counts=counts)
     return code
 
 
-def _report(store: Store, row: RunRow, *, json: bool, stored: bool = False) -> int:
+def _report(store: Store, row: RunRow, *, json: bool, stored: bool = False, counts: bool | None = None) -> int:
     from agent_resume import store_admin_detail
 
     from . import resume_text
@@ -178,8 +185,8 @@ def _report(store: Store, row: RunRow, *, json: bool, stored: bool = False) -> i
     detail = store_admin_detail.detail(store, row)
     code = exits.OF_STATUS[detail.status]
     if json:
-        screen.document(resume_text.plan_json(store, detail, code))
+        screen.document({**resume_text.plan_json(store, detail, code), "answerCounts": counts})
     else:
         for line in resume_text.plan(store, detail):
             screen.line(line)
-    return exits.OK if stored else code
+    return exits.FAILED if counts is False else exits.OK if stored else code

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 def plan(store: Store, detail: RunDetail) -> list[str]:
     """Status, timeline, savings and instructions."""
-    lines = [*show_text.header(store, detail), "", *show_text.timeline(store, detail)]
-    if detail.open_pauses:
-        lines += ["", *show_text.questions(store, detail.open_pauses)]
-    if detail.untaken:
-        lines += ["", *show_text.untaken(store, detail.untaken)]
-    return [*lines, "", *(f"{line}" for line in _advice(store, detail))]
+    return show_text.apart(
+        show_text.header(store, detail),
+        show_text.timeline(store, detail),
+        show_text.questions(store, detail.open_pauses),
+        show_text.untaken(store, detail.untaken),
+        _advice(store, detail),
+    )
 
 
 def _advice(store: Store, detail: RunDetail) -> list[str]:
@@ -37,26 +38,30 @@ def _advice(store: Store, detail: RunDetail) -> list[str]:
             f"{'It goes on by itself then; if' if answers else 'Wait for it, or if'} it hangs, take it over and go on:",
             f"  {typed(store, detail, '--take-over --exec')}",
         ]
-    lines = [_savings(detail), *answering(store, detail)]
-    for step in detail.steps:
-        if step.status == "in_doubt":
-            key = shlex.quote(step.key)
-            lines += [
-                f"Step {screen.fit(step.key)} may have taken effect. To decide:",
-                f"  {typed(store, detail, f'--step {key} --mark-done JSON')}    (it happened)",
-                f"  {typed(store, detail, f'--step {key} --retry')}             (it did not)",
-            ]
-    return [*lines, *_how(store, detail)]
+    return [_savings(detail), *answering(store, detail), *deciding(store, detail), *_how(store, detail)]
+
+
+def deciding(store: Store, detail: RunDetail) -> list[str]:
+    """The commands that decide each step of which nobody knows whether it took effect."""
+    lines = []
+    for step in detail.doubtful:
+        key = screen.fit(shlex.quote(step.key))
+        lines += [
+            f"Step {screen.fit(step.key)} was started and may have taken effect. Unless its verify= can tell, decide:",
+            f"  {typed(store, detail, f'--step {key} --mark-done JSON')}    (it happened)",
+            f"  {typed(store, detail, f'--step {key} --retry')}             (it did not)",
+        ]
+    return lines
 
 
 def answering(store: Store, detail: RunDetail) -> list[str]:
     """The command that answers each open question; with ``--exec`` where nobody would take the answer otherwise."""
     asked = [pause for pause in detail.open_pauses if pause.kind != "sleep"]
     then = "" if detail.is_held else " --exec"
-    lines = []
+    lines = ["To answer:"] if asked else []
     for pause in asked:
         named = f" --name {screen.fit(shlex.quote(pause.name))}" if len(asked) > 1 else ""
-        lines += ["To answer:", f"  {typed(store, detail, f'--answer JSON{named}{then}')}"]
+        lines.append(f"  {typed(store, detail, f'--answer JSON{named}{then}')}")
     return lines
 
 
@@ -125,7 +130,7 @@ def plan_json(store: Store, detail: RunDetail, code: int) -> dict[str, Any]:
         "steps": shown["steps"],
         "skips": {"steps": len(detail.completed), "ms": detail.saved_ms},
         "openPauses": [store.redactor.value(pause.to_dict()) for pause in detail.open_pauses],
-        "inDoubt": [step.key for step in detail.steps if step.status == "in_doubt"],
+        "inDoubt": [step.key for step in detail.doubtful],
         "command": None if recorded is None else {
             "argv": list(recorded.argv), "cwd": recorded.cwd, "text": recorded.text, "masked": list(recorded.masked),
         },

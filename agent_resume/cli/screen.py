@@ -28,6 +28,7 @@ _OF_STATUS = {
     "cancelled": "dim",
     "interrupted": "yellow",
     "overdue": "yellow",
+    "interrupted (new fork)": "yellow",
     "idle": "yellow",
     "in_doubt": "red",
     "in doubt": "red",

@@ -50,7 +50,7 @@ def _show_report(store: Store, row: RunRow) -> None:
     state = store.load_run(row.id)
     summary = None if row.summary is None else store.redactor.value(codec.json_value("tagged", row.summary))
     for line in report.markdown(state, summary, store_status.duration_ms(row)).split("\n"):
-        screen.line(screen.fit(line))
+        screen.line(screen.fit(store.redactor.text(line)))
 
 
 def _show_step(store: Store, row: RunRow, key: str, *, json: bool, masked: bool) -> None:
@@ -96,10 +96,5 @@ def _show_text(store: Store, row: RunRow, *, events: bool) -> None:
         blocks.append([f"  {screen.paint('how to go on:', 'dim')} {resume_text.typed(store, detail)}"])
     if events:
         blocks.append([show_text.event_line(store, event) for event in store.events(row.id)])
-    between = False
-    for block in blocks:
-        if block and between:
-            screen.line()
-        for line in block:
-            screen.line(line)
-        between = between or bool(block)
+    for line in show_text.apart(*blocks):
+        screen.line(line)

@@ -19,8 +19,18 @@ _BAR = 16
 _WIDE = 72
 
 
+def apart(*blocks: Sequence[str]) -> list[str]:
+    """The lines of some blocks, with an empty one between any two that are not empty."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += ["", *block] if lines and block else block
+    return lines
+
+
 def header(store: Store, detail: RunDetail) -> list[str]:
     """The run's id and status, and what is known of it, a line each."""
+    from agent_resume.store_admin_fork import is_fresh
+
     run = detail.run
     given, made = detail.tokens
     rows = [("agent", screen.fit(run.name))] if run.name != run.id else []
@@ -36,9 +46,10 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     if run.error is not None:
         rows += [("error", error_text(store, json.loads(run.error)))]
     rows += [("loop", screen.fit(_loop(detail)))] if _loop(detail) else []
-    for label, value in (("forked from", run.forked_from), ("parent", run.parent_run_id)):
-        if value is not None:
-            rows += [(label, screen.fit(value))]
+    if run.forked_from is not None:
+        rows += [("forked from", screen.fit(run.forked_from) + (", not executed yet" if is_fresh(run) else ""))]
+    if run.parent_run_id is not None:
+        rows += [("parent", screen.fit(run.parent_run_id))]
     meta = {name: value for name, value in run.meta_dict.items() if name != "eventsLost"}
     if meta:
         rows += [("meta", _value(store, meta))]
@@ -194,7 +205,7 @@ def questions(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
             value = _value(store, codec.json_value("tagged", pause.value or "null"))
             line += f"  answered {value} by {screen.fit(str(pause.answered_by))}, {tables.age(pause.answered_at)} ago"
         elif pause.asked_at is not None:
-            line += f"  {screen.paint('open', 'yellow')}, asked {tables.age(pause.asked_at)} ago"
+            line += f"  {'its time is over' if pause.is_over else screen.paint('open', 'yellow')}, asked {tables.age(pause.asked_at)} ago"
         if pause.deadline is not None:
             line += f", until {pause.deadline}"
         first, *others = screen.wrap(line, 4)

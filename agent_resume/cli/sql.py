@@ -72,6 +72,8 @@ def _print(answer: Answer, redactor: Redactor | None, *, json: bool, format: str
     else:
         shown = [["" if value is None else screen.fit(value) for value in row] for row in rows]
         tables.print_table([screen.fit(name) for name in names], shown, format)
+        if not shown:
+            screen.note("no rows")
 
 
 def _value(value: Any, redactor: Redactor | None) -> Any:

@@ -40,9 +40,10 @@ def run_command(
 ) -> int:
     """Run a command; restart it until its run is done or paused.
 
-    The command's own exit code is shown; the exit code of this one is the run's status. A command that fails before
-    it ever reached a run is not restarted; that is exit code 1. Its run is the first one in this store that it, or a
-    program that it starts, begins or resumes.
+    It is not restarted when it ends at a step that is in doubt; how that is decided is said. The command's own exit
+    code is shown; the exit code of this one is the run's status. A command that fails before it ever reached a run is
+    not restarted; that is exit code 1. Its run is the first one in this store that it, or a program that it starts,
+    begins or resumes.
     """
     with session.opened(db) as store:
         return _Supervisor(store, command, max_restarts, backoff).run()
@@ -84,19 +85,40 @@ class _Supervisor:
             if self._stopped is not None:
                 break
             code = self._once()
-            detail = self._detail()
-            status = None if detail is None else detail.status
-            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-            which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {status}"
-            screen.note(f"the command ended with {how}; {which}")
-            if detail is not None:
-                launch.tell_questions(self._store, detail)
-            if self._stopped is not None or status in _ENDED or (detail is None and code == 0):
+            if not self._may_help(code):
                 break
-            if detail is None:
-                screen.note("it never reached a run, and a restart would not help it; it is not started again")
-                break
+        else:
+            self._give_up()
         return self._exit_code(code if restart or self._child else 0)
+
+    def _may_help(self, code: int) -> bool:
+        """Say how the command ended; whether it is to be started again."""
+        detail = self._detail()
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {detail.status}"
+        screen.note(f"the command ended with {how}; {which}")
+        if detail is None:
+            if self._stopped is None and code != 0:
+                screen.note("it never reached a run, and a restart would not help it; it is not started again")
+            return False
+        launch.tell_questions(self._store, detail)
+        if self._stopped is not None or detail.status in _ENDED:
+            return False
+        if _ended_in_doubt(detail, code):
+            launch.tell_doubts(self._store, detail)
+            screen.note("a restart cannot decide that; it is not started again")
+            return False
+        return True
+
+    def _give_up(self) -> None:
+        from . import resume_text
+
+        detail = self._detail()
+        assert detail is not None  # without a run nothing is restarted
+        screen.note(
+            f"no restart is left (--max-restarts {self._max_restarts}); look at the run with: "
+            f"{resume_text.typed(self._store, detail)}; then {resume_text.next_step(self._store, detail)}"
+        )
 
     def _exit_code(self, code: int) -> int:
         detail = self._detail()
@@ -144,3 +166,11 @@ class _Supervisor:
         if self._run_id is None:
             return None
         return store_admin_detail.detail(self._store, self._store.find_run(self._run_id))
+
+
+def _ended_in_doubt(detail: RunDetail, code: int) -> bool:
+    """Whether it was a step in doubt that ended the command."""
+    if not any(step.status == "in_doubt" for step in detail.steps):
+        return False
+    # Its traceback names the error also where that was wrapped. A Checkpoint stores no failure of its program.
+    return "StepInDoubt" in (detail.run.error or "") if detail.status == "failed" else code > 0

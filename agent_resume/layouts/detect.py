@@ -48,7 +48,7 @@ def look(path: Path, wanted: str) -> Iterator[Found]:
     if path.is_dir():
         yield from _in_folder(path, wanted)
     elif not path.exists():
-        raise Refused("no such file or folder")
+        raise Refused("no such file or folder; check the path")
     else:
         yield _file(path, wanted)
 

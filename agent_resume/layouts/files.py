@@ -166,14 +166,16 @@ class NewFile:
     """
 
     def __init__(self, target: Path) -> None:
-        self.target = Path(os.path.realpath(target))
-        self._is_special = self.target.exists() and not self.target.is_file()
+        # /dev/stdout is a link to a pipe, which has no path, or to an open file, which may hold something already.
+        handed = os.path.abspath(target).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+        self._is_special = target.exists() and (handed or not target.is_file())
+        self.target = target if self._is_special else Path(os.path.realpath(target))
         self._beside = _sibling(self.target)
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> NewFile:
         make_folder(self.target.parent)
-        self._file = self.target.open("wb") if self._is_special else new_file(self._beside)
+        self._file = self.target.open("ab") if self._is_special else new_file(self._beside)
         return self
 
     def __exit__(

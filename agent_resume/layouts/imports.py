@@ -16,6 +16,7 @@ from agent_resume.models import ImportOutcome, RunDump
 from agent_resume.store import Store
 
 OnConflict = Literal["fail", "skip", "replace", "rename"]
+_NOT_OURS = "give what agent-resume export wrote, a run's folder of flowcast, or a state of badgr"
 _REFUSALS = (Refused, AgentResumeError, OSError, RecursionError)
 
 
@@ -60,14 +61,21 @@ class _Import:
         before = len(self.rows)
         self._is_known = False
         try:
+            self._refuse_own_store(path)
             for found in detect.look(path, self._format):
                 self._read(found)
             if len(self.rows) == before and not self._is_known:
-                raise Refused("no run of a known layout here")
+                raise Refused(f"no run of a known layout here; {_NOT_OURS}")
         except StoreError:
             raise
         except _REFUSALS as error:
             self._refuse(None, path, error)
+
+    def _refuse_own_store(self, path: Path) -> None:
+        # To open and close it as a plain file would drop the locks that this process has on it.
+        place = self._store.location
+        if place.kind == "sqlite" and self._store.exists() and path.exists() and os.path.samefile(place.target, path):
+            raise Refused(f"{path.name} {lossless_read.IS_A_STORE}")
 
     def _read(self, found: Found) -> None:
         try:
@@ -83,7 +91,10 @@ class _Import:
             self._refuse(None, found.path, error)
 
     def _refuse(self, run_id: str | None, source: Path, error: BaseException) -> None:
-        self.rows.append(ImportRow(run_id, str(source), "refused", text_of(error)))
+        reason = text_of(error)
+        if isinstance(error, Refused) and "; " not in reason:  # a place in the file, and what is wrong there
+            reason += "; export it again where it came from, or mend the file"
+        self.rows.append(ImportRow(run_id, str(source), "refused", reason))
 
     def _store_run(self, run_id: str | None, source: Path, bends: Bends, dump: Callable[[], RunDump]) -> None:
         try:
@@ -132,7 +143,9 @@ class _Import:
             for index, run in enumerate(runs):
                 self._one_of(run, index, path)
         elif not is_guess:
-            raise Refused("not a file that agent-resume exports, nor one of a known layout")
+            if self._format == "auto":
+                raise Refused(f"not a file of a known layout; {_NOT_OURS}")
+            raise Refused(f"not a {self._format} file; --format auto finds out what it is")
 
     def _one_of(self, run: Any, index: int, path: Path) -> None:
         given = run.get("id") if isinstance(run, dict) else None

@@ -202,12 +202,20 @@ def check_version(header: dict[str, Any]) -> None:
         raise Refused(f"version {json.dumps(version)} is not one that this agent-resume reads; upgrade it")
 
 
+#: Said of a database that was given to an import.
+IS_A_STORE = (
+    "is a database, not an export; agent-resume copy --from STORE --to STORE takes the runs of one store into another"
+)
+
+
 def read_document(name: str, data: bytes) -> Any:
     """A whole JSON file.
 
     Raises:
         Refused: it is no JSON.
     """
+    if data.startswith(b"SQLite format 3\0"):
+        raise Refused(f"{name} {IS_A_STORE}")
     try:
         # Some shells write UTF-16 when a command's output is redirected.
         wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
