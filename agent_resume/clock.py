@@ -63,6 +63,11 @@ def sleep(seconds: float) -> None:
         time.sleep(seconds)
 
 
+def let_others_run() -> None:
+    """Give every other thread that is ready its turn."""
+    time.sleep(0)
+
+
 class Rest:
     """What is left until a stored deadline, never more than was asked for: the clock may be set back meanwhile."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from . import errors
+from . import clock, errors
 
 if TYPE_CHECKING:
     import asyncio
@@ -226,7 +226,13 @@ def _next(queue: Queue) -> list[Queued] | None:
     if first is None:
         return None
     batch = [first]
-    for _ in range(min(queue.qsize(), BATCH_LIMIT - 1)):
+    # Those whose outcomes the last batch brought are about to queue their next operation: a batch without them is a
+    # sync more. It has filled once nobody has anything to add.
+    before = -1
+    while before < (size := queue.qsize()) < BATCH_LIMIT:
+        before = size
+        clock.let_others_run()
+    for _ in range(min(size, BATCH_LIMIT - 1)):
         item = queue.get()
         if item is None:
             queue.put(None)  # nothing comes behind it: whoever put it has left this queue
