@@ -73,6 +73,10 @@ class Latch:
             pass
 
 
+def _nobody(*_: object) -> None:
+    """Whom the outcome of an operation is told that nobody waits for by itself."""
+
+
 class BatchDoor:
     """A queue with one daemon thread, started with the first operation and again after ``close``.
 
@@ -105,15 +109,21 @@ class BatchDoor:
         self.put(Queued(operation, arguments, full, settle))
         return future
 
-    def perform(self, operation: Callable[..., Any], arguments: tuple[Any, ...], full: bool) -> Any:
-        """Queue an operation and wait for its value; for threads that no signal interrupts, since they cannot leave."""
+    def perform(self, *writes: tuple[Callable[..., Any], tuple[Any, ...], bool]) -> list[Queued]:
+        """Queue operations and wait until all have their outcomes; for threads of ours, which no signal interrupts.
+
+        Args:
+            writes: operation, arguments, and whether it must survive a power cut.
+        """
         latch = Latch()
-        item = Queued(operation, arguments, full, latch.open)
-        self.put(item)
+        # In this order they are committed and told, so the last one's outcome is the last.
+        queued = [
+            Queued(*write, latch.open if number == len(writes) else _nobody) for number, write in enumerate(writes, 1)
+        ]
+        for item in queued:
+            self.put(item)
         latch.wait()
-        if item.error is not None:
-            raise item.error
-        return item.value
+        return queued
 
     def put(self, item: Queued) -> None:
         """Queue an operation that knows where its outcome goes.

@@ -29,7 +29,7 @@ def drive(flow: Flow, store: Store, write: Callable[[Callable[..., Any], tuple[A
     the flow always has the last word on what it has begun.
 
     Args:
-        write: one of the two doors: ``Database.transact``, or ``BatchDoor.perform``.
+        write: performs a write; ``Database.transact`` is the direct door.
     """
     value: Any = None
     error: BaseException | None = None
@@ -63,6 +63,34 @@ def drive(flow: Flow, store: Store, write: Callable[[Callable[..., Any], tuple[A
         # The user's own exception object with its own traceback, raised outside the flow and every handler of ours.
         raise result.error
     return result
+
+
+def advance(flow: Flow, store: Store, value: Any, error: BaseException | None) -> tuple[Write | None, Any]:
+    """Perform a flow's effects up to its next write, which is left to the caller; at its end None, and its value.
+
+    For threads that no signal interrupts. What the flow ends with is raised as by ``drive``.
+
+    Args:
+        value: outcome of the write before, None at the beginning.
+        error: its error instead.
+    """
+    while True:
+        try:
+            effect = flow.send(value) if error is None else flow.throw(error)
+            error = None
+            if type(effect) is Write:
+                return effect, None
+            value = call(effect.spec, effect.context) if type(effect) is Call else perform(store, effect)
+        except StopIteration as stop:
+            result = stop.value
+            break
+        except BaseException as caught:
+            if flow.gi_frame is None:  # type: ignore[attr-defined]  # a flow is a generator; it ended with this
+                raise
+            error = caught
+    if type(result) is Raised:
+        raise result.error
+    return None, result
 
 
 def perform(store: Store, effect: Any) -> Any:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import os
-import queue
-import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -18,11 +16,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import errors, run_calls, run_context, run_flows, run_steps, store_index
-from .database_batch import Latch, start_thread
+from . import errors, run_context, run_flows, run_steps, store_index
+from .database_batch import Latch
 from .names import check_name
 from .run_core import MISS, RunCore
 from .run_effects import Flow, Read
+from .run_map_workers import Workers
 from .run_options import StepSpec
 
 if TYPE_CHECKING:
@@ -271,57 +270,13 @@ def _is_another_attempt(now: run_context.StepContext | None, then: run_context.S
     return now is not None and then is not None and now.key == then.key and now.attempt != then.attempt
 
 
-class _Workers:
-    """Daemon threads that drive the steps of items; as many as are needed, at most ``concurrency``."""
-
-    def __init__(self, mapping: MapCore) -> None:
-        self._mapping = mapping
-        self._tasks: queue.SimpleQueue[tuple[contextvars.Context, Slot] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self.pid = os.getpid()
-
-    def submit(self, context: contextvars.Context, slot: Slot) -> None:
-        """Let a worker do an item, in a copy of the caller's context."""
-        self._tasks.put((context.copy(), slot))
-        if len(self._threads) < self._mapping.wanted.concurrency:
-            self._threads.append(start_thread(self._work, "agent-resume-map"))
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            context, slot = task
-            try:
-                if self._mapping.stopped:
-                    continue  # handed out before the failure, not begun
-                context.run(self._do, slot)
-            finally:
-                slot.done.open()
-                del task, context, slot
-
-    def _do(self, slot: Slot) -> None:
-        store = self._mapping.core.store
-        try:
-            value = run_calls.drive(self._mapping.flow(slot), store, store.database.batch.perform)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the outcomes are collected
-            self._mapping.ended(slot, None, error)
-        else:
-            self._mapping.ended(slot, value, None)
-
-    def end(self, *, wait: bool) -> None:
-        """Let the workers go once what is in flight has ended."""
-        for _ in self._threads:
-            self._tasks.put(None)
-        if wait and os.getpid() == self.pid:
-            for thread in self._threads:
-                thread.join()
-
-
 def outcomes(core: RunCore, wanted: Wanted, items: Iterable[Any], drive: Callable[[Flow], Any]) -> Iterator[MapOutcome]:
     """The outcomes, in the order of the items; work begins with the first ``next``."""
     from .run_map_bar import Bar
 
     mapping = MapCore(core, wanted)
     drive(mapping.begin_flow())
-    workers = _Workers(mapping)
+    workers = Workers(mapping)
     context = contextvars.copy_context()
     wait = True
     with Bar(core, wanted.name, items) as bar:
@@ -337,7 +292,7 @@ def outcomes(core: RunCore, wanted: Wanted, items: Iterable[Any], drive: Callabl
 
 def _collect(
     mapping: MapCore,
-    workers: _Workers,
+    workers: Workers,
     context: contextvars.Context,
     items: Iterator[Any],
     drive: Callable[[Flow], Any],
@@ -362,7 +317,7 @@ def _collect(
     mapping.finish()
 
 
-def _fill(mapping: MapCore, workers: _Workers, context: contextvars.Context, items: Iterator[Any]) -> None:
+def _fill(mapping: MapCore, workers: Workers, context: contextvars.Context, items: Iterator[Any]) -> None:
     while mapping.room:
         try:
             item = next(items)
@@ -377,7 +332,7 @@ def _fill(mapping: MapCore, workers: _Workers, context: contextvars.Context, ite
             workers.submit(context, slot)
 
 
-def _wait(mapping: MapCore, workers: _Workers, slot: Slot) -> None:
+def _wait(mapping: MapCore, workers: Workers, slot: Slot) -> None:
     if slot.outcome is not None:
         return
     if os.getpid() != workers.pid:

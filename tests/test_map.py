@@ -23,6 +23,8 @@ from agent_resume import (
     RunPaused,
     StepCodeChangedWarning,
     StepInputChangedWarning,
+    Store,
+    StoreUnavailable,
     agent_run,
     cancel,
     current_step,
@@ -363,3 +365,38 @@ def test_a_key_that_raises_stop_iteration_does_not_end_the_items(db):
             got.append(outcome.key)
     assert isinstance(caught.value.__cause__, StopIteration)
     assert got == ["m[a]"]
+
+
+def test_when_the_commits_get_no_thread_the_map_ends_with_that_error(db, monkeypatch):
+    start = threading.Thread.start
+
+    def limited(thread):
+        if thread.name == "agent-resume-commits":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with Checkpoint("r", db=db) as run:
+        run.step("first", int)
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(StoreUnavailable, match="no thread"):
+            list(run.map("m", str, range(5), concurrency=2))
+        monkeypatch.undo()
+        assert [outcome.value for outcome in run.map("m", str, range(5), concurrency=2)] == ["0", "1", "2", "3", "4"]
+
+
+def test_what_completes_an_item_begins_the_next_one_in_the_same_commit(db, monkeypatch):
+    commits, all_queued = [], threading.Event()
+
+    def items():
+        yield from range(3)
+        all_queued.set()
+
+    with Checkpoint("r", db=db) as run:
+        run.step("first", int)
+        driver = run._core.store.database.driver
+        committed = driver.committed
+        monkeypatch.setattr(driver, "committed", lambda *args: (commits.append(1), committed(*args)))
+        assert all(outcome.ok for outcome in run.map("m", lambda n: all_queued.wait(20), items(), concurrency=1))
+        assert len(commits) == 4
+    events = [(event.type, event.step_key) for event in Store(db).events("r") if event.step_key][2:]
+    assert events == [(kind, f"m[{n}]") for n in range(3) for kind in ("start", "done")]
