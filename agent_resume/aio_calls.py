@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import errors, run_calls, store_notify
-from .database_batch import Queued, fulfil, start_thread
+from .database_batch import Queued, Way, fulfil, start_thread
 from .run_context import active
 from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
 
@@ -35,6 +35,11 @@ log = logging.getLogger("agent_resume")
 
 #: Calls that one turn of a loop begins. A thousand steps begun at once would be a gap for everything else on it.
 TURN = 32
+#: After so long, in s, a turn that was to come has been lost to an interrupt.
+LOST_TURN = 1.0
+
+
+_ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Way] = weakref.WeakKeyDictionary()
 
 
 class _Turns:
@@ -43,29 +48,43 @@ class _Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._begun = 0
+        self._since = 0.0
+        self._chain = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """None: go on now; else what to await."""
-        if self._begun == TURN:
+        if self._begun and loop.time() - self._since > LOST_TURN:
+            self._begun = 0  # Ctrl-C came in where the next turn should have begun
+        if not self._begun:
+            self._schedule(loop)
+        if self._begun >= TURN:
             waiter = loop.create_future()
             self._waiting.append(waiter)
             return waiter
-        if not self._begun:
-            loop.call_soon(self._next)
         self._begun += 1
         return None
 
-    def _next(self) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._since = loop.time()
+        self._chain += 1
+        loop.call_soon(self._next, self._chain)
+
+    def _next(self, chain: int) -> None:
+        if chain != self._chain:
+            return  # taken for lost, and begun anew
         self._begun = 0
-        while self._waiting and self._begun < TURN:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                self._begun += 1
-        loop = self._loop()
-        if self._begun and loop is not None:
-            loop.call_soon(self._next)
+        try:
+            while self._waiting and self._begun < TURN:
+                waiter = self._waiting[0]
+                if not waiter.done():
+                    waiter.set_result(None)
+                    self._begun += 1
+                self._waiting.popleft()
+        finally:
+            loop = self._loop()
+            if (self._begun or self._waiting) and loop is not None:
+                self._schedule(loop)
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = weakref.WeakKeyDictionary()
@@ -133,8 +152,11 @@ async def perform(store: Store, effect: Any) -> Any:
 
 async def _write(store: Store, effect: Write) -> Any:
     loop = asyncio.get_running_loop()
-    outcome = _WriteOutcome(loop=loop)
-    store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, outcome.settle, loop))
+    way = _ways.get(loop)
+    if way is None:
+        way = _ways[loop] = Way(loop)
+    outcome = _WriteOutcome(way, loop)
+    store.database.batch.put(Queued(effect.operation, effect.arguments, effect.full, outcome.settle, way))
     try:
         return await outcome
     except asyncio.CancelledError as cancelled:
@@ -144,12 +166,19 @@ async def _write(store: Store, effect: Write) -> Any:
 class _WriteOutcome(asyncio.Future[Any]):
     """The outcome of a queued write. It cannot be cancelled: a cancelled task is told once it is there."""
 
+    def __init__(self, way: Way, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._way = way
+
     def cancel(self, msg: Any | None = None) -> bool:
         """Nothing; ``Task.cancel`` then waits for the next time that the task wakes up."""
+        self._way.again()  # after Ctrl-C, the outcome may lie there
         return False
 
     def settle(self, value: Any, error: BaseException | None) -> None:
         """Called in the loop."""
+        if self.done():
+            return
         if error is None:
             self.set_result(value)
         else:

@@ -209,8 +209,13 @@ class Codec:
         return hashlib.sha256(self._canonical(value).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
     def _canonical(self, value: Any) -> str:
-        if type(value) is list and (text := flat_text(value)) is not None and _TAG_TEXT not in text:
-            return text  # in ASCII and without keys to sort: the same
+        if (
+            type(value) is list
+            and (text := flat_text(value)) is not None
+            and _TAG_TEXT not in text
+            and "\x7f" not in text
+        ):
+            return text  # in ASCII, nothing to be escaped in it, and without keys to sort: the same
         try:
             if is_plain(value, limit=self.max_bytes):
                 text = dumps_canonical(value)

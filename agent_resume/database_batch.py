@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -35,15 +37,15 @@ TURN = 32
 class Queued:
     """One operation, and where its outcome goes.
 
-    ``settle`` is called with the outcome in the door's thread, unless ``loop`` is set: then once a batch and loop, in
-    that loop.
+    ``settle`` is called with the outcome in the door's thread, or, when there is a ``way`` into a loop, in that loop.
+    There an interrupt may make it come twice.
     """
 
     operation: Callable[..., Any]
     arguments: tuple[Any, ...]
     full: bool
     settle: Callable[[Any, BaseException | None], None]
-    loop: asyncio.AbstractEventLoop | None = None
+    way: Way | None = None
     value: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
     tried: bool = field(default=False, init=False)
@@ -275,26 +277,48 @@ def _copy(error: BaseException) -> BaseException:
 
 
 def _deliver(batch: list[Queued]) -> None:
-    loops: dict[asyncio.AbstractEventLoop, list[Queued]] = {}
+    ways: dict[Way, list[Queued]] = {}
     for item in batch:
-        if item.loop is None:
+        if item.way is None:
             _hand_over(item)
         else:
-            loops.setdefault(item.loop, []).append(item)
-    for loop, items in loops.items():
+            ways.setdefault(item.way, []).append(item)
+    for way, items in ways.items():
+        way.bring(items)
+
+
+class Way:
+    """The way of outcomes into one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._waiting: deque[Queued] = deque()
+
+    def bring(self, items: list[Queued]) -> None:
+        """Called in the door's thread."""
+        self._waiting.extend(items)
+        loop = self._loop()
         try:
-            loop.call_soon_threadsafe(_deliver_all, loop, items)
+            if loop is not None:
+                loop.call_soon_threadsafe(self._hand_over_some)
         except RuntimeError:
-            continue  # the loop was closed while its operations were queued; they are committed, nobody waits
+            self._waiting.clear()  # the loop was closed meanwhile; they are committed, and nobody waits
 
+    def again(self) -> None:
+        """Called in the loop: what an interrupt left there is handed over after all."""
+        loop = self._loop()
+        if self._waiting and loop is not None and not loop.is_closed():
+            loop.call_soon(self._hand_over_some)
 
-def _deliver_all(loop: asyncio.AbstractEventLoop, items: list[Queued], begin: int = 0) -> None:
-    # A few at a time: each wakes a task, and five hundred of them in one turn of the loop are a gap for all others.
-    end = begin + TURN
-    for item in items[begin:end]:
-        _hand_over(item)
-    if end < len(items):
-        loop.call_soon(_deliver_all, loop, items, end)
+    def _hand_over_some(self) -> None:
+        # A few at a time: each wakes a task, and five hundred of them in one turn of the loop are a gap for all others.
+        # Each stays in the queue until it was handed over: Ctrl-C may come in between any two calls.
+        try:
+            for _ in range(min(TURN, len(self._waiting))):
+                _hand_over(self._waiting[0])
+                self._waiting.popleft()
+        finally:
+            self.again()
 
 
 def _hand_over(item: Queued) -> None:

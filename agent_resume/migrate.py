@@ -160,14 +160,15 @@ def _run_revisions(driver: Any, connection: Any) -> None:
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory
     from sqlalchemy import create_engine
-    from sqlalchemy.pool import StaticPool
+
+    from .database_pool import OwnPool
 
     for text in schema.drop_view_statements():
         connection.execute(text)
     # The transaction is ours: whatever SQLAlchemy commits, rolls back or closes on the way must not end it.
     held = _HeldConnection(connection)
     url, options = driver.engine_arguments
-    engine = create_engine(url, creator=lambda: held, poolclass=StaticPool, isolation_level="AUTOCOMMIT", **options)
+    engine = create_engine(url, creator=lambda: held, poolclass=OwnPool, isolation_level="AUTOCOMMIT", **options)
     scripts = ScriptDirectory(str(migrations_folder()))
     with engine.connect() as sa_connection:
         context = MigrationContext.configure(sa_connection, opts={"version_table": schema.VERSION_TABLE})

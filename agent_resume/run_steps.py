@@ -158,7 +158,7 @@ def _claim_plainly(core: RunCore, spec: StepSpec, owner: Owner, place: Place) ->
     if claim.kind == "claimed":
         faults.at("after-claim")
         return claim
-    if claim.kind != "in_doubt":
+    if not claim.unknown:  # nothing was written
         core.return_skips(skips)
     return None
 
@@ -200,7 +200,7 @@ def _claim(core: RunCore, spec: StepSpec, owner: Owner, *, again: bool, retry_do
         if claim.kind == "claimed":
             faults.at("after-claim")
             return claim
-        if claim.kind != "in_doubt":
+        if not claim.unknown:  # nothing was written
             core.return_skips(skips)
         if claim.kind == "watch":
             yield from watch(core, spec.key, claim)

@@ -23,7 +23,7 @@ class Claim:
         step: the step row's id.
         seq: number of its first event.
         attempt: number of the attempt that was claimed.
-        unknown: the attempt before it began and never ended.
+        unknown: the attempt before it began and never ended, as has just been stored.
         fingerprint: recorded inputs, for ``stored``.
         code_hash: recorded code, for ``stored``.
         owner: whom to watch.

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 
@@ -106,6 +107,8 @@ class Owner:
 
     def step_ended(self) -> None:
         """The step that this owner lingered for may have been the last; its thread, or loop, is not held up."""
+        if sys.is_finalizing():
+            return  # a coroutine that is thrown away at the end: a thread that is started now never begins
         threading.Thread(target=self._leave_if_idle, name="agent-resume-leave", daemon=True).start()
 
     def _leave_if_idle(self) -> None:

@@ -148,7 +148,7 @@ def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
         return Claim("in_doubt", step, seq, attempts)
     if unknown and "once" in (effect, request.effect):
         _doubt(tx, place, found, request, step, attempts)
-        return Claim("in_doubt", step, seq, attempts)
+        return Claim("in_doubt", step, seq, attempts, unknown=True)
     until = _retry_at(error) if request.patient else None
     if until is not None and until > clock.now_iso():
         return Claim("wait", step, until=until)

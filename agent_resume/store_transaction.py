@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.pool import StaticPool
 
 from . import ownership
+from .database_pool import OwnPool
 from .database_sql import Tx
 from .store_transaction_text import ending_in
 
@@ -266,7 +266,5 @@ def lend(
 
 def _engine(dialect: str, borrowed: Borrowed) -> Engine:
     if dialect == "sqlite":
-        return create_engine("sqlite://", creator=lambda: borrowed, poolclass=StaticPool)
-    return create_engine(
-        "postgresql+psycopg://", creator=lambda: borrowed, poolclass=StaticPool, use_native_hstore=False
-    )
+        return create_engine("sqlite://", creator=lambda: borrowed, poolclass=OwnPool)
+    return create_engine("postgresql+psycopg://", creator=lambda: borrowed, poolclass=OwnPool, use_native_hstore=False)

@@ -24,7 +24,9 @@ from agent_resume import (
     RunInUse,
     StepInFlight,
     agent_run,
+    aio_calls,
     current_step,
+    database_batch,
     load_run,
 )
 
@@ -429,3 +431,60 @@ def test_a_coroutine_that_is_thrown_away_lets_go_of_its_step_and_its_run(db, whe
     if begun:
         assert load_run("r", db=db).status == "interrupted"
     assert agent_run("a", lambda run: run.step("s", lambda: 1), db=db, run_id="r") == 1
+
+
+@pytest.mark.parametrize("moment", ["hand over", "turn"])
+def test_an_interrupt_in_the_loop_leaves_nobody_waiting_for_ever(db, monkeypatch, moment):
+    # Where a signal would come in: as outcomes are handed over, or as the next turn begins.
+    counted = [0]
+    whole, name = (
+        (database_batch._hand_over, "agent_resume.database_batch._hand_over")
+        if moment == "hand over"
+        else (aio_calls._Turns._next, "agent_resume.aio_calls._Turns._next")
+    )
+
+    def interrupted(*args):
+        counted[0] += 1
+        if counted[0] == 2:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    async def many(run, mark):
+        return await asyncio.gather(*(run.step(f"{mark}{n}", double, n) for n in range(100)))
+
+    loop = asyncio.new_event_loop()
+    run = loop.run_until_complete(AsyncCheckpoint("r", db=db).__aenter__())
+    loop.run_until_complete(run.step("first", int))
+    monkeypatch.setattr(name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(many(run, "a"))
+    monkeypatch.undo()
+    monkeypatch.setattr(aio_calls, "LOST_TURN", 0.01)
+    time.sleep(0.02)
+    assert loop.run_until_complete(asyncio.wait_for(many(run, "b"), 20)) == [n * 2 for n in range(100)]
+
+    async def end():
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
+        await run.__aexit__(None, None, None)
+
+    loop.run_until_complete(end())
+    loop.close()
+
+
+def test_a_step_that_nobody_awaits_does_not_keep_the_program_from_ending(db, run_python):
+    done = run_python(
+        "import asyncio\n"
+        "from agent_resume import agent_run\n"
+        "tasks = []\n"
+        "async def body(run):\n"
+        "    tasks.append(asyncio.ensure_future(run.step('slow', lambda: asyncio.sleep(100))))\n"
+        "    await asyncio.sleep(0.2)\n"
+        f"asyncio.new_event_loop().run_until_complete(agent_run('a', body, run_id='r', db={db!r}))\n"
+        "print('at its end', flush=True)\n",
+        fresh=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("at its end\n")

@@ -390,3 +390,19 @@ def test_what_another_process_has_verified_meanwhile_is_returned(db, run_python)
             run.step("pay", dies, effect="once")
         assert run.step("pay", lambda: paid.append(1), effect="once", verify=verify) == "receipt"
     assert not paid
+
+
+def test_skips_before_a_step_that_stays_in_doubt_are_told_in_each_execution(db):
+    def body(run, once=lambda: None):
+        run.step("first", int)
+        run.step("once", once, effect="once")
+
+    def left():
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        agent_run("a", lambda run: body(run, left), db=db, run_id="r")
+    for _ in range(3):
+        with pytest.raises(StepInDoubt):
+            agent_run("a", body, db=db, run_id="r")
+    assert [event.type for event in Store(db).events("r")].count("skips") == 3

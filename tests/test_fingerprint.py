@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -153,6 +153,7 @@ def test_fingerprints_and_code_hashes_are_the_same_in_every_process(tmp_path: Pa
     assert len(outputs) == 1
 
 
+@example(["\x7f"])
 @given(
     st.lists(
         st.none()

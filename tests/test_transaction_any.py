@@ -99,3 +99,20 @@ def test_words_in_values_end_nothing(run, text):
 
     run.transaction("t", fn)
     assert words(run, "look") == [text]
+
+
+def test_what_a_program_listens_for_on_all_its_engines_does_not_reach_the_store(run):
+    seen = []
+
+    def pragmas(connection, _):
+        seen.append(connection)
+        connection.cursor().execute("PRAGMA synchronous=OFF")  # inside our transaction an error, and before it worse
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", pragmas)
+    try:
+        assert run.transaction("t", lambda connection: add(connection, "a")) == "a"
+        assert not seen
+        sqlalchemy.create_engine("sqlite://").connect().close()
+        assert seen
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "connect", pragmas)
