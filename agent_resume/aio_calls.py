@@ -230,8 +230,9 @@ async def outlast(future: asyncio.Future[Any], cancelled: asyncio.CancelledError
 
 async def _call(effect: Call) -> Outcome:
     spec, task = effect.spec, _current_task()
-    token = active.set(effect.context)
+    before, token = active.get(), None
     try:
+        token = active.set(effect.context)
         if spec.isolation is not None:
             return await _call_isolated(effect)
         if spec.timeout is None:
@@ -244,7 +245,10 @@ async def _call(effect: Call) -> Outcome:
     finally:
         # A coroutine that is thrown away may be closed in another context than it ran in.
         with contextlib.suppress(ValueError):
-            active.reset(token)
+            if token is not None:
+                active.reset(token)
+            else:  # Ctrl-C came in before it was had
+                active.set(before)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -78,35 +78,34 @@ class Database:
             raise errors.StoreBusy(
                 self.display, seconds=0.0, why="called from inside one of its own transactions (a signal handler?)"
             )
-        clean = False
+        clean, lock = False, self._lock
         try:
-            if self._lent:
-                self._wait_for_the_borrower()
-            with self._lock:
-                self._inside = me
-                if self._persist is None:
-                    value: T = self._transaction(operation, arguments, full)
-                else:
-                    value = self._persist(lambda: self._transaction(operation, arguments, full))
-                self._inside = None
+            if not lock.acquire(False):
+                self._wait_for_the_lock()
+            self._inside = me
+            if self._persist is None:
+                value: T = self._transaction(operation, arguments, full)
+            else:
+                value = self._persist(lambda: self._transaction(operation, arguments, full))
+            self._inside = None
+            lock.release()
             clean = True
             return value
         finally:
             if not clean:  # also when an interrupt between two lines left the turn with this thread
                 self._inside = None if self._inside == me else self._inside
                 with contextlib.suppress(RuntimeError):
-                    self._lock.release()
+                    lock.release()
 
-    def _wait_for_the_borrower(self) -> None:
+    def _wait_for_the_lock(self) -> None:
         # A thread that the function inside run.transaction waits for would wait for that transaction for ever.
         began = clock.monotonic()
         while not self._lock.acquire(True, 0.25):
             now = clock.monotonic()
             # One that outstays its time waits for somebody, and that may be this very thread.
-            if now - began > TURN_PATIENCE or (self._lent and now - self._lent_at > LENT_PATIENCE):
+            if self._lent and (now - began > TURN_PATIENCE or now - self._lent_at > LENT_PATIENCE):
                 why = "another thread of this process is inside run.transaction"
                 raise errors.StoreBusy(self.display, seconds=now - began, why=why)
-        self._lock.release()
 
     def _transaction(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
         driver, tx = self.driver, self._writer
@@ -138,6 +137,7 @@ class Database:
         self.driver.forget_durability()
         with contextlib.suppress(Exception):
             if self.driver.in_transaction(tx.connection):
+                self.driver.take_back(tx.connection)
                 tx.cursor.execute("ROLLBACK")
         if not self.driver.usable(tx.connection):
             self._writer = None

@@ -347,6 +347,9 @@ class PostgresDriver:
         """Whether the transaction can go on; an error of the server ends it."""
         return connection.info.transaction_status == TransactionStatus.INTRANS
 
+    def take_back(self, connection: psycopg.Connection[Any]) -> None:
+        """Nothing: what was forbidden is known to the cursors that were lent."""
+
     def usable(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the connection can go on after an error."""
         return connection.info.transaction_status == TransactionStatus.IDLE

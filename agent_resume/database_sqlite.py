@@ -21,7 +21,7 @@ from .clock import jitter
 from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
 from .database_sql import Dialect
 from .database_sql_file import FileTx
-from .database_sqlite_errors import blame_the_schema, primary_code, translate
+from .database_sqlite_errors import blame_the_schema, has_wal_reset_bug, primary_code, translate
 from .database_sqlite_files import OpenFiles
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ USUAL_WEIGHT: Final = 5 * 4120
 _OLDEST: Final = (3, 35, 0)
 #: No database is smaller, in bytes: its first page is at least this (fileformat2.html#page_size).
 _SMALLEST: Final = 512
-
-
-def has_wal_reset_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info[:3]) -> bool:
-    """Whether this SQLite library has the WAL-reset bug (3.7.0 to 3.51.2; fixed in 3.51.3, 3.50.7 and 3.44.6)."""
-    if version[:2] == (3, 50):
-        return version < (3, 50, 7)
-    if version[:2] == (3, 44):
-        return version < (3, 44, 6)
-    return (3, 7, 0) <= version < (3, 51, 3)
 
 
 class SqliteDriver:
@@ -361,9 +352,13 @@ class SqliteDriver:
         """Whether a transaction is open; SQLite ends it by itself after some errors."""
         return connection.in_transaction
 
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        """End what was forbidden on a connection that was lent: an interrupt may have come in before that."""
+        connection.set_authorizer(None)
+
     def usable(self, connection: sqlite3.Connection) -> bool:
-        """Whether the connection can go on after an error; one to a file always can."""
-        return True
+        """Whether the connection can go on after an error, when everything was rolled back."""
+        return not connection.in_transaction
 
     def committed(self, connection: sqlite3.Connection, weight: int) -> None:
         """After a commit: keep the log bounded, without the checkpoint that the WAL-reset bug makes dangerous.

@@ -113,3 +113,12 @@ def _at_size_limit(path: str) -> bool:
         return False
     # The write that failed was one page, of 64 KiB at most.
     return any(os.path.exists(name) and os.stat(name).st_size + (1 << 16) > limit for name in (path, f"{path}-wal"))
+
+
+def has_wal_reset_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info[:3]) -> bool:
+    """Whether this SQLite library has the WAL-reset bug (3.7.0 to 3.51.2; fixed in 3.51.3, 3.50.7 and 3.44.6)."""
+    if version[:2] == (3, 50):
+        return version < (3, 50, 7)
+    if version[:2] == (3, 44):
+        return version < (3, 44, 6)
+    return (3, 7, 0) <= version < (3, 51, 3)

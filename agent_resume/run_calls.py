@@ -117,8 +117,9 @@ def call(spec: StepSpec, context: StepContext) -> Outcome:
         return isolated
     if spec.timeout is not None:
         return _call_with_timeout(spec, context)
-    token = active.set(context)
+    before = active.get()
     try:
+        active.set(context)
         value = spec.fn(*spec.args)
         if type(value) is CoroutineType:
             value.close()
@@ -130,7 +131,7 @@ def call(spec: StepSpec, context: StepContext) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
         return Outcome(error=_without_our_frame(error))
     finally:
-        active.reset(token)
+        active.set(before)  # not reset by its token: Ctrl-C may come in before that is had
 
 
 def _without_our_frame(error: BaseException) -> BaseException:

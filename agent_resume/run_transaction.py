@@ -105,13 +105,15 @@ def _in_our_transaction(core: RunCore, spec: StepSpec, context: StepContext, att
 
 
 def _call(spec: StepSpec, context: StepContext, database: object, connection: Connection) -> Any:
-    active = run_context.active.set(context)
-    lent = run_context.lent.set(database)
+    # What was there is put back, rather than reset by its token: Ctrl-C may come in before that is had.
+    active, lent = run_context.active.get(), run_context.lent.get()
     try:
+        run_context.active.set(context)
+        run_context.lent.set(database)
         return spec.fn(connection)
     finally:
-        run_context.lent.reset(lent)
-        run_context.active.reset(active)
+        run_context.lent.set(lent)
+        run_context.active.set(active)
 
 
 # -- in a database of the user's own ---------------------------------------------------------------------------------

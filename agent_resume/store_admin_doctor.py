@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from . import clock, errors, migrate, schema, store_admin_doctor_server
 from .database_location import DEFAULT_FOLDER
-from .database_sqlite import has_wal_reset_bug
+from .database_sqlite_errors import has_wal_reset_bug
 from .models import RunSummary
 from .store_queries import RunFilter
 

@@ -58,20 +58,23 @@ class Borrowed:
         # SQLite's own lock and Python's are waited for in either order: one thread asks for permission in the middle of a
         # statement, another reads an error's text. Two threads inside SQLite at once would wait for each other for ever.
         self._turn = threading.RLock()
-        self._ended = False
+        self.ended = False
         self._trusted = False
         self.expired = False
         self._timer = threading.Timer(limit, self._expire)
         self._timer.daemon = True
-        if settings is not None:
-            self._run(settings[0])
+        file = isinstance(connection, sqlite3.Connection)
+        self._cursors: Any = _waiting_cursor(self._turn) if file else connection.cursor_factory
+
+    def begin(self) -> None:
+        """From now on it is lent, until ``let_go``."""
+        if self._settings is not None:
+            self._run(self._settings[0])
         self._run(f"SAVEPOINT {_SAVEPOINT}")
-        if isinstance(connection, sqlite3.Connection):
-            connection.set_authorizer(self._authorize)
-            self._cursors = _waiting_cursor(self._turn)
+        if isinstance(self._connection, sqlite3.Connection):
+            self._connection.set_authorizer(self._authorize)
         else:
-            self._cursors = connection.cursor_factory
-            connection.cursor_factory = _guarded_cursor(self._cursors, self._refuse_an_ending)
+            self._connection.cursor_factory = _guarded_cursor(self._cursors, self._refuse_an_ending)
         self._timer.start()
 
     def __getattr__(self, name: str) -> Any:
@@ -96,13 +99,13 @@ class Borrowed:
 
     def commit(self) -> None:
         """What was written so far outlives a later ``rollback``; it is committed with the step."""
-        if not self._ended:
+        if not self.ended:
             self._refuse_if_over()
             self._run(f"RELEASE SAVEPOINT {_SAVEPOINT}", f"SAVEPOINT {_SAVEPOINT}")
 
     def rollback(self) -> None:
         """Undo what was written since the last ``commit``."""
-        if not self._ended:
+        if not self.ended:
             self._refuse_if_over()
             self._run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 
@@ -110,7 +113,7 @@ class Borrowed:
         """Nothing: it is not the borrower's to close."""
 
     def _refuse_if_over(self) -> None:
-        if self._ended or self.expired:
+        if self.ended or self.expired:
             raise self._refusal(self.expired)
         if isinstance(self._connection, sqlite3.Connection):
             # SQLite ends a transaction by itself after some errors (disk full); the next statement would autocommit.
@@ -152,7 +155,7 @@ class Borrowed:
     def _expire(self) -> None:
         """The time is over: roll back from here, whatever the function is doing."""
         with self._lock:
-            if self._ended:
+            if self.ended:
                 return
             self.expired = True
             if isinstance(self._connection, sqlite3.Connection):
@@ -179,13 +182,13 @@ class Borrowed:
             self._run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
             if self._settings is not None:
                 self._run(self._settings[1])
-            self._ended = True
+            self.ended = True
 
     def let_go(self) -> None:
         """Undo what was set on the driver's connection."""
         self._timer.cancel()
         with self._lock:
-            self._ended = True
+            self.ended = True
             if isinstance(self._connection, sqlite3.Connection):
                 self._connection.set_authorizer(None)
             else:
@@ -249,6 +252,7 @@ def lend(
     borrowed = Borrowed(tx.connection, limit, refusal, settings)
     connection: LentConnection | None = None
     try:
+        borrowed.begin()
         engine = _engine(tx.dialect, borrowed)
         connection = LentConnection(engine)
         yield connection
@@ -258,6 +262,7 @@ def lend(
             raise refusal(True) from None
         raise
     finally:
+        borrowed.ended = True  # first, and no call: its timer must never roll back what comes after
         borrowed.let_go()
         if connection is not None:
             with contextlib.suppress(Exception):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import agent_resume
-from agent_resume import databases
+from agent_resume import Checkpoint, databases, run_calls
 from agent_resume.database import Database
 from agent_resume.database_location import resolve
 from agent_resume.database_sql import Tx
@@ -334,3 +334,31 @@ agent_resume.agent_run("job", lambda run: run.step("slow", slow), run_id="job", 
         assert store.shown_status(store.find_run("job")) == "interrupted"
     (tmp_path / "go").touch()
     assert spawn_agent(script).finish() == 0
+
+
+def test_an_interrupt_as_a_step_becomes_the_current_one_leaves_no_step_current(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = run_calls.active
+
+    class Interrupting:
+        """A ContextVar whose ``set`` a Ctrl-C follows before its token is had."""
+
+        get = staticmethod(real.get)
+
+        @staticmethod
+        def set(value: Any) -> Any:
+            token = real.set(value)
+            if value is not None:
+                raise KeyboardInterrupt
+            return token
+
+    with Checkpoint("r", db=db) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(run_calls, "active", Interrupting)
+            with pytest.raises(KeyboardInterrupt):
+                run.step("a", int)
+        with pytest.raises(agent_resume.NoActiveStep):
+            agent_resume.current_step()
+        assert run.step("turn", int, repeat=True) == 0
+        assert [step.name for step in run.timeline()] == ["a", "turn"]

@@ -23,7 +23,9 @@ from agent_resume import (
     agent_run,
     answer,
     current_step,
+    database,
     load_run,
+    run_context,
     store_transaction,
 )
 
@@ -513,3 +515,86 @@ print("done")
 def test_a_time_that_ends_in_the_middle_of_a_statement_hangs_nobody(db, run_python):
     said = run_python(_TIMES_UP, db)
     assert said.stdout == "done\n", said.stderr[-3000:]
+
+
+def test_threads_that_waited_for_the_lock_before_it_began_are_let_go_as_well(db, monkeypatch):
+    monkeypatch.setattr(database, "LENT_PATIENCE", 0.5)
+    stop, seen = threading.Event(), []
+
+    def body(run):
+        def writer(number):
+            while not stop.is_set():
+                run.event("e", {"n": number})
+
+        threads = [threading.Thread(target=writer, args=(number,), daemon=True) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+
+        def fn(connection):
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+            seen.extend(thread.is_alive() for thread in threads)
+
+        run.transaction("t", fn)
+
+    agent_run("a", body, db=db, run_id="r", progress=False)
+    assert seen == [False] * 4
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError("can't start new thread")])
+def test_trouble_while_it_begins_leaves_the_store_usable(db, monkeypatch, trouble):
+    start = threading.Timer.start
+
+    def broken(timer):
+        start(timer)
+        raise trouble
+
+    def body(run):
+        run.step("a", int)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Timer, "start", broken)
+            with pytest.raises((KeyboardInterrupt, RuntimeError)):
+                run.transaction("t", lambda connection: add(connection, "lost"))
+        run.step("b", int)
+        return run.transaction("t", lambda connection: add(connection, "kept"))
+
+    assert agent_run("a", body, db=db, run_id="r") == "kept"
+    assert rows(db) == ["kept"]
+
+
+@pytest.mark.parametrize("place", ["let_go", "_call"])
+def test_an_interrupt_where_the_connection_is_taken_back_leaves_the_store_usable(db, monkeypatch, place):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def body(run):
+        with monkeypatch.context() as patch:
+            if place == "let_go":
+                patch.setattr(store_transaction.Borrowed, "let_go", interrupted)
+            else:
+                patch.setattr(run_context, "lent", _Interrupting())
+            with pytest.raises(KeyboardInterrupt):
+                run.transaction("t", lambda connection: add(connection, "lost"))
+        assert run.step("b", int) == 0
+        return run.transaction("t", lambda connection: add(connection, "kept"))
+
+    assert agent_run("a", body, db=db, run_id="r") == "kept"
+    assert rows(db) == ["kept"]
+
+
+class _Interrupting:
+    """Stands for a ContextVar whose ``set`` a Ctrl-C follows before its token is had."""
+
+    def __init__(self):
+        self._real = run_context.lent
+
+    def get(self):
+        return self._real.get()
+
+    def set(self, value):
+        token = self._real.set(value)
+        if value is not None:
+            raise KeyboardInterrupt
+        return token
