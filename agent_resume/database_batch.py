@@ -122,13 +122,12 @@ class BatchDoor:
         queued = [
             Queued(*write, latch.open if number == len(writes) else _nobody) for number, write in enumerate(writes, 1)
         ]
-        for item in queued:
-            self.put(item)
+        self.put(*queued)
         latch.wait()
         return queued
 
-    def put(self, item: Queued) -> None:
-        """Queue an operation that knows where its outcome goes.
+    def put(self, *items: Queued) -> None:
+        """Queue operations that know where their outcomes go; several stay together, whoever closes the store meanwhile.
 
         Raises:
             StoreUnavailable: no thread can be started (a limit, or the interpreter is going down).
@@ -136,7 +135,8 @@ class BatchDoor:
         with self._lock:
             if self._thread is None:
                 self._start()
-            self._queue.put(item)
+            for item in items:
+                self._queue.put(item)
 
     def _start(self) -> None:
         # The queue is the thread's own: one that is ending cannot take what is meant for the next.

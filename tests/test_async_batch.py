@@ -204,3 +204,22 @@ def test_case_007_after_a_failed_write_others_can_write_at_once(db):
         other.execute("ROLLBACK")
         other.close()
         assert not run.has("a")
+
+
+def test_operations_queued_together_have_all_their_outcomes_whoever_closes_the_store_meanwhile(db, store):
+    ending = threading.Event()
+
+    def close():
+        while not ending.is_set():
+            store.batch.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    try:
+        for n in range(400):
+            found = store.batch.perform((insert, (f"{n}a",), False), (insert, (f"{n}b",), False))
+            assert [(item.settled, item.value) for item in found] == [(True, f"{n}a"), (True, f"{n}b")]
+    finally:
+        ending.set()
+        closer.join()
+    assert len(stored(db)) == 800
