@@ -164,7 +164,10 @@ class BatchDoor:
             except BaseException as error:  # the thread must go on, and everybody must hear of it
                 log.error("the commits of %s were interrupted", self._display, exc_info=error)
                 self._give_up(batch)
-            _deliver(batch)
+            try:
+                _deliver(batch)
+            except BaseException:
+                log.exception("outcomes of %s could not be handed over", self._display)
 
     def _give_up(self, batch: list[Queued]) -> None:
         for item in batch:

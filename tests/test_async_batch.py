@@ -162,11 +162,11 @@ def test_a_caller_that_cannot_be_told_harms_nobody(store):
 
 
 def test_operations_of_a_loop_that_was_closed_are_committed(db, store):
-    from agent_resume.database_batch import Queued
+    from agent_resume.database_batch import Queued, Way
 
     loop = asyncio.new_event_loop()
     loop.close()
-    store.batch.put(Queued(insert, ("a",), True, lambda value, error: None, loop))
+    store.batch.put(Queued(insert, ("a",), True, lambda value, error: None, Way(loop)))
     store.batch.submit(insert, "b").result(20)
     assert stored(db) == {"a", "b"}
 
