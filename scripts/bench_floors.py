@@ -7,9 +7,12 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TEXT = "x" * 200
+_AT = "2026-01-31T09:08:07.006Z"
 _SCHEMA = "CREATE TABLE step (id INTEGER PRIMARY KEY, run TEXT, key TEXT, status TEXT, output TEXT, at TEXT, UNIQUE (run, key))"
 _UPSERT = (
     "INSERT INTO step (run, key, status, output, at) VALUES (?, ?, ?, ?, ?) "
@@ -39,19 +42,49 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     return connection
 
 
+def upsert(connection: sqlite3.Connection, run: str, key: str, value: object) -> None:
+    """One upsert in one IMMEDIATE transaction."""
+    text = json.dumps(value)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(_UPSERT, (run, key, "completed", text, _AT))
+    connection.execute("COMMIT")
+
+
 def upserts(connection: sqlite3.Connection, run: str, count: int, start: int = 0) -> None:
-    """One upsert in one IMMEDIATE transaction a step."""
+    """One upsert in one transaction a step."""
     for number in range(start, start + count):
-        text = json.dumps(payload(number))
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(_UPSERT, (run, f"s{number}", "completed", text, "2026-01-31T09:08:07.006Z"))
-        connection.execute("COMMIT")
+        upsert(connection, run, f"s{number}", payload(number))
+
+
+@contextmanager
+def filled(folder: Path, size: int, level: str) -> Iterator[Callable[[int], float]]:
+    """A function that adds so many upserts to a table of ``size`` rows and gives µs for each."""
+    connection = connect(remove(folder / "floor-filled.db"), level)
+    connection.execute("BEGIN IMMEDIATE")
+    rows = (("r", f"r{number}", "completed", json.dumps(payload(number)), _AT) for number in range(size))
+    connection.executemany(_UPSERT, rows)
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    done = 0
+
+    def batch(count: int) -> float:
+        nonlocal done
+        begin = time.perf_counter()
+        upserts(connection, "r", count, done)
+        done += count
+        return (time.perf_counter() - begin) / count * 1e6
+
+    try:
+        yield batch
+    finally:
+        connection.close()
 
 
 def raw_step_us(folder: Path, count: int, level: str, *, cpu: bool = False) -> float:
     """µs a step of the raw driver; CPU time with ``cpu``."""
     connection = connect(remove(folder / "floor.db"), level)
     clock = time.process_time if cpu else time.perf_counter
+    upserts(connection, "r", 1, -1)  # ours has its first step behind it as well
     begin = clock()
     upserts(connection, "r", count)
     took = (clock() - begin) / count * 1e6
@@ -81,19 +114,23 @@ def json_us(count: int = 2000) -> float:
     return (time.perf_counter() - begin) / count * 1e6
 
 
-def json_file_step_us(folder: Path, count: int) -> float:
-    """µs a step of the file-based way: the whole run's JSON is rewritten and renamed at each step (not synced)."""
+def json_file_step_us(folder: Path, before: int, count: int = 5) -> float:
+    """µs a step of the file-based way after ``before`` steps: the run's JSON is rewritten and renamed, not synced."""
     path = folder / "run.json"
-    steps: list[dict[str, object]] = []
+    steps = [_recorded(number) for number in range(before)]
     begin = time.perf_counter()
-    for number in range(count):
-        steps.append({"name": f"s{number}", "status": "completed", "output": payload(number)})
+    for number in range(before, before + count):
+        steps.append(_recorded(number))
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps({"id": "r", "steps": steps}))
         temporary.replace(path)
     took = (time.perf_counter() - begin) / count * 1e6
     path.unlink()
     return took
+
+
+def _recorded(number: int) -> dict[str, object]:
+    return {"name": f"s{number}", "status": "completed", "output": payload(number)}
 
 
 class Spinner:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
 
+import bench_base
 import bench_floors as floors
 
 _DBOS = """
@@ -48,10 +48,8 @@ _PEERS = {
 }
 
 
-def measure(bench: Any) -> None:
+def measure(bench: bench_base.Bench) -> None:
     """µs a step of each peer, and the ratio to ours in full durability."""
-    import bench_parts
-
     home = Path(__file__).parent.parent / ".venv" / "peers"
     for title, (package, code) in _PEERS.items():
         python = _python(home / package, package)
@@ -59,22 +57,22 @@ def measure(bench: Any) -> None:
             print(f"{title}: could not be installed, left out", file=sys.stderr)
             continue
         theirs, ours = [], []
-        for number in range(5):
+        for number in range(min(bench.rounds, 5)):
             path = floors.remove(bench.folder / f"peer{number}.db")
             done = subprocess.run([python, "-c", code, str(path), "500"], capture_output=True, text=True, timeout=120)
             if done.returncode:
                 print(f"{title}: failed, left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
                 break
             theirs.append(float(done.stdout.split()[-1]))
-            ours.append(bench_parts.steps_us(bench.folder, 500))
+            ours.append(bench_base.steps_us(bench.folder, 500))
         else:
             middle = statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
             bench.line(
-                f"{title}, against a step of ours",
+                f"{title}, against a step of ours, full",
                 middle,
                 aim=1.0,
                 least=True,
-                note=f"{statistics.median(theirs):.0f} µs",
+                note=f"{statistics.median(theirs):.0f} / {statistics.median(ours):.0f} µs",
             )
 
 

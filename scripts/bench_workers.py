@@ -1,6 +1,7 @@
 """Processes that bench.py starts to write beside one another: ``bench_workers.py KIND DB COUNT NUMBER``.
 
-Each says ``ready``, waits for a line, works, and prints its seconds and its longest single call.
+Each says ``ready``, waits for a line, works, and prints when it began and ended, on the clock that all processes
+share, and its longest single call.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     longest = 0.0
-    begin = time.perf_counter()
+    begin = time.monotonic()
     for i in range(count):
-        before = time.perf_counter()
+        before = time.monotonic()
         work(i)
-        longest = max(longest, time.perf_counter() - before)
-    print(time.perf_counter() - begin, longest, flush=True)
+        longest = max(longest, time.monotonic() - before)
+    print(begin, time.monotonic(), longest, flush=True)
 
 
 if __name__ == "__main__":
