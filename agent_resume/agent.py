@@ -17,6 +17,7 @@ from . import (
     faults,
     ownership,
     run_calls,
+    run_telling,
     store_index,
     store_queries,
     store_runs,
@@ -203,7 +204,11 @@ class _Execution:
         core.join(owner)
         while True:
             request = OpenRequest(new, owner.seed, owner.judge, owner.executing, owner.in_flight)
-            opened: Opened = store.direct(self._open_run, request)
+            try:
+                opened: Opened = store.direct(self._open_run, request)
+            except errors.RunCancelled as error:
+                run_telling.met(store, error.run_id)
+                raise errors.RunCancelled(error.run_id, at=store.location.option) from None
             if opened.kind != "watch":
                 break
             assert opened.owner is not None  # "watch" always names whom
@@ -224,6 +229,7 @@ class _Execution:
 
     def _opened(self, opened: Opened, digest: str | None) -> bool:
         core, row = self.core, opened.run
+        run_telling.met(self.store, row.id)
         if opened.kind == "in_use":
             who = opened.owner
             raise errors.RunInUse(
@@ -231,6 +237,7 @@ class _Execution:
                 host=None if who is None else ownership.host_name(who.host),
                 pid=None if who is None else who.pid,
                 since=self.store.ask(store_queries.begun_at, row.seq),
+                at=self.store.location.option,
             )
         if digest is not None and row.input_digest != digest:
             core.run_id = row.id
@@ -276,9 +283,10 @@ class _Execution:
         core = self.core
         if core.paused is not None:
             label, reason, context = core.paused
-            raise errors.RunPaused(core.run_id, name=label, reason=reason, context=context)
+            at = self.store.location.option
+            raise errors.RunPaused(core.run_id, name=label, reason=reason, context=context, at=at)
         if core.stopped == "cancelled":
-            raise errors.RunCancelled(core.run_id)
+            raise errors.RunCancelled(core.run_id, at=self.store.location.option)
         encoded, fresh = core.codec.settle(value, key=None, hint=core.body)
         if not self.here:
             return fresh

@@ -194,7 +194,7 @@ class AsyncRun:
     async def cancel(self) -> NoReturn:
         """``Run.cancel``."""
         await self._drive(run_flows.cancel_flow(self._core))
-        raise errors.RunCancelled(self._core.run_id)
+        raise errors.RunCancelled(self._core.run_id, at=self._core.store.location.option)
 
     # -- loop state and counters ---------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,15 @@ class Location:
         from sqlalchemy import URL
 
         return URL.create("sqlite", database=self.target).render_as_string()
+
+    @property
+    def option(self) -> str:
+        """What a command line of ours must say to mean this store, with a space before it; nothing where it need not."""
+        try:
+            here = resolve()
+        except (ValueError, errors.StoreUnavailable):  # AGENT_RESUME_DB is no place, or the working folder is gone
+            here = None
+        return "" if here == self else f" --db {shlex.quote(self.display)}"
 
 
 def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLike[str] | None = None) -> Location:

@@ -40,7 +40,7 @@
         ├── StepCodeChangedWarning
         └── RecordConflictWarning
 
-Messages end with what to do next, and never contain SQL parameters.
+Messages end with what to do next, and never contain SQL parameters. ``at`` is how a command in one names the store.
 """
 
 from __future__ import annotations
@@ -159,13 +159,20 @@ class RunInUse(AgentResumeError):
     since: str | None
 
     def __init__(
-        self, run_id: str, *, host: str | None = None, pid: int | None = None, since: str | None = None
+        self,
+        run_id: str,
+        *,
+        host: str | None = None,
+        pid: int | None = None,
+        since: str | None = None,
+        at: str = "",
+        option: str = "--take-over",
     ) -> None:
         who = f"process {pid} on {host}" if pid is not None else "another execution"
         when = f" since {since}" if since else ""
         super().__init__(
             f"run {run_id!r} is executed by {who}{when}; wait for it, or if it hangs: "
-            f"agent-resume resume --take-over -- {run_id!r}",
+            f"agent-resume resume{at} {option} -- {run_id!r}",
             run_id=run_id,
             host=host,
             pid=pid,
@@ -299,9 +306,10 @@ class RunPaused(Picklable):
         context: what the asker said with it.
     """
 
-    def __init__(self, run_id: str, *, name: str, reason: str, context: Any = None) -> None:
+    def __init__(self, run_id: str, *, name: str, reason: str, context: Any = None, at: str = "") -> None:
         super().__init__(
-            f"run {run_id!r} waits for an answer to {name!r}: {reason}; agent-resume resume --answer JSON -- {run_id!r}"
+            f"run {run_id!r} waits for an answer to {name!r}: {reason}; "
+            f"agent-resume resume{at} --answer JSON -- {run_id!r}"
         )
         self.run_id = run_id
         self.name = name
@@ -314,8 +322,8 @@ class _ExitingRunPaused(RunPaused, SystemExit):
 
     code = 0
 
-    def __init__(self, run_id: str, *, name: str, reason: str, context: Any = None) -> None:
-        RunPaused.__init__(self, run_id, name=name, reason=reason, context=context)
+    def __init__(self, run_id: str, *, name: str, reason: str, context: Any = None, at: str = "") -> None:
+        RunPaused.__init__(self, run_id, name=name, reason=reason, context=context, at=at)
         self.code = 0
 
 
@@ -328,8 +336,10 @@ class RunCancelled(Picklable):
         run_id: the run.
     """
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} was cancelled; to open it again: agent-resume resume --force -- {run_id!r}")
+    def __init__(self, run_id: str, *, at: str = "") -> None:
+        super().__init__(
+            f"run {run_id!r} was cancelled; to open it again: agent-resume resume{at} --force -- {run_id!r}"
+        )
         self.run_id = run_id
 
 

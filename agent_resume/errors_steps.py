@@ -64,10 +64,10 @@ class StepInDoubt(AgentResumeError):
     run_id: str
     key: str
 
-    def __init__(self, run_id: str, key: str) -> None:
+    def __init__(self, run_id: str, key: str, *, at: str = "") -> None:
         super().__init__(
             f"step {key!r} of run {run_id!r} may have taken effect already; decide with verify=, or look and then run "
-            f"agent-resume resume --step {key!r} --mark-done JSON -- {run_id!r} (it happened) or --retry (it did not)",
+            f"agent-resume resume{at} --step {key!r} --mark-done JSON -- {run_id!r} (it happened) or --retry (it did not)",
             run_id=run_id,
             key=key,
         )
@@ -88,10 +88,10 @@ class StepInputChanged(AgentResumeError):
     recorded: str | None
     given: str | None
 
-    def __init__(self, run_id: str, key: str, *, recorded: str | None, given: str | None) -> None:
+    def __init__(self, run_id: str, key: str, *, recorded: str | None, given: str | None, at: str = "") -> None:
         super().__init__(
             f"step {key!r} of run {run_id!r} was recorded for other inputs (recorded {recorded}, given {given}); "
-            f"pass on_change='rerun' to run it again, or discard it: agent-resume rerun -- {run_id!r} {key!r}",
+            f"pass on_change='rerun' to run it again, or discard it: agent-resume rerun{at} -- {run_id!r} {key!r}",
             run_id=run_id,
             key=key,
             recorded=recorded,
@@ -138,10 +138,10 @@ class StoredStepError(AgentResumeError):
     type: str
     text: str
 
-    def __init__(self, run_id: str, key: str, *, type: str, text: str) -> None:
+    def __init__(self, run_id: str, key: str, *, type: str, text: str, at: str = "") -> None:
         super().__init__(
             f"step {key!r} of run {run_id!r} ended with {type}: {text} (kept by keep_errors); "
-            f"to try it again: agent-resume rerun -- {run_id!r} {key!r}",
+            f"to try it again: agent-resume rerun{at} -- {run_id!r} {key!r}",
             run_id=run_id,
             key=key,
             type=type,

@@ -279,7 +279,7 @@ class Run:
             RunCancelled: always.
         """
         self._drive(run_flows.cancel_flow(self._core))
-        raise errors.RunCancelled(self._core.run_id)
+        raise errors.RunCancelled(self._core.run_id, at=self._core.store.location.option)
 
     # -- loop state and counters ---------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class RunCore(Names):
             RunCancelled, InvalidTransition: it has.
         """
         if self.stopped == "cancelled":
-            raise errors.RunCancelled(self.run_id)
+            raise errors.RunCancelled(self.run_id, at=self.store.location.option)
         if self.stopped is not None:
             raise errors.InvalidTransition(
                 self.run_id, status=self.stopped, action=action, hint="start the agent again to go on"
@@ -206,7 +206,9 @@ class RunCore(Names):
     def _tell_input_change(self, spec: StepSpec, entry: Row) -> None:
         self.mark("input_changed", spec.key)
         if spec.on_change == "error" or self.strict:
-            raise errors.StepInputChanged(self.run_id, spec.key, recorded=entry[FINGERPRINT], given=spec.fingerprint)
+            recorded, given = entry[FINGERPRINT], spec.fingerprint
+            at = self.store.location.option
+            raise errors.StepInputChanged(self.run_id, spec.key, recorded=recorded, given=given, at=at)
         inputs = fingerprint.describe_inputs(spec.fn, spec.args)
         self.warn_once(
             errors.StepInputChangedWarning,

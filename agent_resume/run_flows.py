@@ -8,6 +8,7 @@ from typing import Any
 from . import (
     errors,
     run_events,
+    run_telling,
     run_usage,
     store_index,
     store_queries,
@@ -153,6 +154,7 @@ def locate(core: RunCore) -> Flow:
         return False
     index = yield Read(store_index.load_index, (row.seq,))
     core.settle_in(row, index)
+    yield Do(run_telling.met, (core.store, row.id))
     return True
 
 

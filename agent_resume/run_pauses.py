@@ -65,7 +65,7 @@ def pause_flow(
         return _decoded_answer(core, pause, returns)
     core.stopped = "paused"
     core.paused = (label, why, context)
-    raise signal(core.run_id, name=label, reason=why, context=context)
+    raise signal(core.run_id, name=label, reason=why, context=context, at=core.store.location.option)
 
 
 def _ask(core: RunCore, question: store_pauses.Question) -> Flow:

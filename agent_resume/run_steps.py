@@ -240,7 +240,7 @@ def refuse_if_cancelled(core: RunCore) -> Flow:
     """Between waits: a cancelled run's agent is told within a second."""
     status = yield Read(store_queries.status_of, (core.where.seq,))
     if status == "cancelled":
-        raise errors.RunCancelled(core.run_id)
+        raise errors.RunCancelled(core.run_id, at=core.store.location.option)
 
 
 # -- stored outcomes -------------------------------------------------------------------------------------------------
@@ -291,9 +291,8 @@ def _kept_error(core: RunCore, spec: StepSpec, text: str | None) -> BaseExceptio
     rebuilt = failure.rebuild(described)
     if rebuilt is not None:
         return rebuilt
-    return errors.StoredStepError(
-        core.run_id, spec.key, type=str(described.get("type")), text=str(described.get("message"))
-    )
+    kind, message = str(described.get("type")), str(described.get("message"))
+    return errors.StoredStepError(core.run_id, spec.key, type=kind, text=message, at=core.store.location.option)
 
 
 def _decide(core: RunCore, spec: StepSpec, owner: Owner, doubt: Claim) -> Flow:
@@ -319,4 +318,4 @@ def _decide(core: RunCore, spec: StepSpec, owner: Owner, doubt: Claim) -> Flow:
         return (yield from _claim(core, spec, owner, again=False, retry_doubt=doubt.attempt))
     if verdict is not UNKNOWN:
         raise TypeError(f"verify returns Verified(value), NOT_DONE or UNKNOWN, not {type(verdict).__name__}")
-    raise errors.StepInDoubt(core.run_id, spec.key)
+    raise errors.StepInDoubt(core.run_id, spec.key, at=core.store.location.option)

@@ -113,7 +113,8 @@ def append(
 
 def live_owner(tx: Tx, judge: Judge, row: RunRow) -> OwnerRow | None:
     """Whoever may be executing the run, or a step of it, right now."""
-    tokens = [row.owner_token] if row.status in ("running", "paused") else []
+    # A cancelled run's process is told at its next step, and may be inside one until then.
+    tokens = [row.owner_token] if row.status in ("running", "paused", "cancelled") else []
     tokens += [token for (token,) in tx.all(RUNNING_OWNERS, {"run": row.seq})]
     for token in tokens:
         owner = None if token is None else owner_row(tx, token)
@@ -122,8 +123,11 @@ def live_owner(tx: Tx, judge: Judge, row: RunRow) -> OwnerRow | None:
     return None
 
 
-def refuse_if_live(tx: Tx, judge: Judge, row: RunRow) -> None:
+def refuse_if_live(tx: Tx, judge: Judge, row: RunRow, option: str = "--take-over") -> None:
     """Nobody else may be executing the run.
+
+    Args:
+        option: of ``resume``, what takes it from its owner all the same.
 
     Raises:
         RunInUse: somebody does, or may.
@@ -131,7 +135,7 @@ def refuse_if_live(tx: Tx, judge: Judge, row: RunRow) -> None:
     owner = live_owner(tx, judge, row)
     if owner is not None:
         host = ownership.host_name(owner.host)
-        raise errors.RunInUse(row.id, host=host, pid=owner.pid, since=begun_at(tx, row.seq))
+        raise errors.RunInUse(row.id, host=host, pid=owner.pid, since=begun_at(tx, row.seq), option=option)
 
 
 # -- taking over -----------------------------------------------------------------------------------------------------
@@ -154,17 +158,23 @@ def take_over(tx: Tx, place: Place) -> RunRow:
     return _reopen(tx, row)
 
 
-def reopen(tx: Tx, place: Place) -> RunRow:
+def reopen(tx: Tx, place: Place, judge: Judge | None = None) -> RunRow:
     """Make a cancelled run resumable again.
+
+    Args:
+        judge: None also takes it from a process that is still in it.
 
     Raises:
         InvalidTransition: it is not cancelled.
+        RunInUse: a live process is still in it.
     """
     row = locked(tx, place)
     if row.status != "cancelled":
         raise errors.InvalidTransition(
             row.id, status=row.status, action="reopen it", hint="--force is for cancelled runs; resume it as it is"
         )
+    if judge is not None:
+        refuse_if_live(tx, judge, row, "--take-over --force")
     return _reopen(tx, row)
 
 
@@ -205,6 +215,9 @@ def retry(tx: Tx, judge: Judge, place: Place, key: str, by: str) -> None:
     """
     row = locked(tx, place)
     step = _open_step(tx, judge, row, key, "run it again")
+    if step.status == "running":  # no claim will meet it so and say it
+        append(tx, row, "unknown", step=step)
+        row = locked(tx, place)
     tx.execute(_SET_AGAIN, {"step": step.id})
     append(tx, row, "retry", {"by": by}, step=step)
 

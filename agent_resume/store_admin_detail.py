@@ -126,6 +126,16 @@ class RunDetail:
         return int(self.run.meta_dict.get("eventsLost") or 0)
 
     @property
+    def is_unseen(self) -> bool:
+        """Whether it is marked as running, and nothing tells whether anybody has it: a ``Checkpoint`` owns no run."""
+        return self.status in ("running", "overdue", "idle") and self.owner is None
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether it is cancelled, and somebody who is not known to be dead has not left it yet."""
+        return self.status == "cancelled" and self.owner is not None and self.owner_verdict != "dead"
+
+    @property
     def is_held(self) -> bool:
         """Whether somebody who is not known to be dead has it."""
         return self.status in ("running", "overdue") and self.owner is not None and self.owner_verdict != "dead"

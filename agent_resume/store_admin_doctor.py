@@ -7,7 +7,7 @@ import shlex
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from . import clock, errors, migrate, schema, store_admin_doctor_server
@@ -47,11 +47,19 @@ class Finding:
 
 
 def examine(store: Store, *, full: bool) -> Iterator[Finding]:
-    """Every finding, in an order that makes sense to read.
+    """Every finding, in an order that makes sense to read. The commands that it advises name the store.
 
     Args:
         full: also read every page of the file (slow on a large one).
     """
+    for finding in _examine(store, full=full):
+        words = (finding.mend or "").split(" ", 2)
+        if words[0] == "agent-resume":
+            finding = replace(finding, mend=f"{words[0]} {words[1]}{store.location.option} {words[2]}")
+        yield finding
+
+
+def _examine(store: Store, *, full: bool) -> Iterator[Finding]:
     if store.location.kind != "sqlite":
         yield from _on_a_server(store)
         return

@@ -8,9 +8,10 @@ from typing import Any
 from . import errors
 from .database_sql import Statement, Tx
 from .models import RunRow
-from .sql import bindparam, or_, runs, select, steps, update
+from .sql import bindparam, delete, events, or_, pauses, runs, select, steps, update
 from .store_admin import Judge, append, locked, refuse_if_live, step_of
 from .store_index import KEPT_ERROR
+from .store_pauses import pauses_of
 from .store_sql import Place
 
 _RENAME = Statement(lambda: update(runs).where(runs.c.seq == bindparam("run")).values(name=bindparam("wanted")))
@@ -26,6 +27,17 @@ _AFTER = Statement(
         .order_by(steps.c.seq)
     )
 )
+_QUESTIONS = Statement(
+    lambda: (
+        select(events.c.data, events.c.seq)
+        .where(
+            events.c.run_id == bindparam("run"),
+            or_(events.c.type == "paused", events.c.type == "wait", events.c.type == "sleep"),
+        )
+        .order_by(events.c.seq)
+    )
+)
+_FORGET = Statement(lambda: delete(pauses).where(pauses.c.id == bindparam("pause")))
 _DISCARD = Statement(
     lambda: update(steps)
     .where(steps.c.id == bindparam("step"))
@@ -67,13 +79,16 @@ def tag(tx: Tx, place: Place, add: dict[str, Any], remove: tuple[str, ...]) -> d
     return tags
 
 
-def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> list[str]:
-    """Discard a step's stored outcome, so that the next resume runs it again; the keys that were discarded.
+def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> tuple[list[str], list[str]]:
+    """Discard a step's stored outcome, so that the next resume runs it again.
 
     A completed run becomes resumable by it. Attempt numbers go on, and the events of the old attempts stay.
 
     Args:
-        downstream: also whatever was first reached after it.
+        downstream: also whatever was first reached after it, answers included: what is asked may be another thing now.
+
+    Returns:
+        Keys of the steps, and names of the questions, whose results and answers were discarded.
 
     Raises:
         RunInUse: a live process executes the run.
@@ -87,8 +102,9 @@ def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> lis
         )
     step = step_of(tx, row, key)
     later = [str(found) for (found,) in tx.all(_AFTER, {"run": row.seq, "after": step.seq})] if downstream else []
+    answers = _forget_answers(tx, row, step.seq) if downstream else []
     stored = step.status == "completed" or step.output_format == KEPT_ERROR
-    if not stored and not later:
+    if not (stored or later or answers):
         raise errors.InvalidTransition(
             row.id,
             status=f"without a stored result of {key!r}",
@@ -103,4 +119,19 @@ def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> lis
         found = step_of(tx, row, name)
         tx.execute(_DISCARD, {"step": found.id})
         append(tx, locked(tx, place), "discarded", step=found)
-    return discarded
+    if answers:
+        append(tx, locked(tx, place), "discarded", {"answers": answers})
+    return discarded, answers
+
+
+def _forget_answers(tx: Tx, row: RunRow, after: int) -> list[str]:
+    """Delete the answers to what was first asked behind an event; their names."""
+    first: dict[str, int] = {}
+    for text, seq in tx.all(_QUESTIONS, {"run": row.seq}):
+        said = json.loads(text) if text else None
+        if isinstance(said, dict):
+            first.setdefault(str(said.get("name")), int(seq))
+    gone = [p for p in pauses_of(tx, row.seq) if p.answered_at is not None and first.get(p.name, after) > after]
+    for pause in gone:
+        tx.execute(_FORGET, {"pause": pause.id})
+    return [pause.name for pause in gone]

@@ -14,7 +14,7 @@ from .models import EventRow, ImportOutcome, OwnerRow, PauseRow, RunDump, RunRow
 from .names import LONGEST, check_name, check_text, shortened
 from .sql import bindparam, delete, events, insert, pauses, runs, select, steps, update
 from .store_admin import live_owner
-from .store_sql import RUN_BY_ID, columns_of, owner_row, run_row
+from .store_sql import NOBODY, RUN_BY_ID, columns_of, owner_row, run_row
 
 OnConflict = Literal["fail", "skip", "replace", "rename"]
 
@@ -43,7 +43,7 @@ _DUMP_PAUSES = Statement(
 )
 # Without a lock, which a reading connection may not take.
 _RUN = Statement(lambda: select(runs).where(runs.c.id == bindparam("wanted")))
-_ADD_RUN = Statement(lambda: insert(runs), RUN_COLUMNS)
+_ADD_RUN = Statement(lambda: insert(runs), (*RUN_COLUMNS, "owner_token"))
 _ADD_STEP = Statement(lambda: insert(steps), ("run_id", *STEP_COLUMNS))
 _ADD_EVENT = Statement(lambda: insert(events), ("run_id", *EVENT_COLUMNS))
 _ADD_PAUSE = Statement(lambda: insert(pauses), ("run_id", *PAUSE_COLUMNS))
@@ -219,7 +219,10 @@ def _insert(tx: Tx, dumped: RunDump, run_id: str) -> tuple[int, str]:
     where = f"of run {run_id!r}"
     check_name("run id", run_id)
     check_name(f"name {where}", dumped.run["name"])
-    seq = tx.insert(_ADD_RUN, {name: dumped.run.get(name) for name in RUN_COLUMNS} | {"id": run_id})
+    row = {name: dumped.run.get(name) for name in RUN_COLUMNS} | {"id": run_id}
+    # Whoever executes the original does not execute this one: it is to be seen, and resumed, as left behind.
+    row["owner_token"] = NOBODY if row["status"] == "running" else None
+    seq = tx.insert(_ADD_RUN, row)
     for kind, rows, statement, names in (
         ("step", dumped.steps, _ADD_STEP, STEP_COLUMNS),
         ("event", dumped.events, _ADD_EVENT, EVENT_COLUMNS),

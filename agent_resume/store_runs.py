@@ -13,7 +13,7 @@ from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow
 from .names import LONGEST, shortened
 from .sql import bindparam, delete, insert, or_, owners, runs, select, server_now, steps, update
-from .store_sql import RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
+from .store_sql import NOBODY, RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, owner_row, raise_seq, run_row
 
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
 UNFINISHED = ("running", "paused", "failed", "interrupted")
@@ -331,11 +331,12 @@ def enter(tx: Tx, run_id: str, new: NewRun) -> RunRow:
     if row.status == "cancelled":
         raise errors.RunCancelled(row.id)
     supervised = _supervised()
-    if row.status == "completed" or (row.status == "running" and not supervised):
+    left_behind = row.status != "running" or row.owner_token == NOBODY
+    if row.status == "completed" or not (left_behind or supervised):
         return row
     place = Place(row.seq, row.id, row.epoch)
     now = clock.now_iso()
-    if row.status != "running":
+    if left_behind:
         _set_status(tx, row, "running", owner=None)
     data = {"from": row.status} | supervised
     add_event(tx, row.seq, row.last_seq + 1, now, "resumed", data=json.dumps(data))

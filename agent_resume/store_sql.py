@@ -24,6 +24,8 @@ def columns_of(record: type, left_out: Container[str] = ()) -> tuple[str, ...]:
 
 
 EVENT_COLUMNS = columns_of(EventRow)
+#: The ``owner_token`` of a run that was stored as running by an import or a copy: no owner has it, so it is dead.
+NOBODY = "imported"
 
 # FOR UPDATE says nothing on SQLite, whose writers already hold the whole file.
 _LOOK = Statement(

@@ -223,3 +223,5 @@ def test_the_json_of_resume_holds_the_exit_code(agent, cli):
     assert plan["command"]["argv"][-2:] == ["r", "pause"]
     assert plan["command"]["cwd"] == os.path.realpath(plan["command"]["cwd"])
     assert plan["openPauses"][0]["name"] == "approval"
+    done = resumed(cli, "r", "--answer", "1", "--json")
+    assert json.loads(done.stdout)["exitCode"] == done.returncode == 0

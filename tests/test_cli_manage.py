@@ -52,6 +52,27 @@ def test_a_cancelled_run_is_not_resumed_and_can_be_reopened(db, command):
     assert command("resume", "r", "--force", "--db", db)[0] == 1
 
 
+def test_a_cancelled_run_is_not_reopened_while_a_process_is_in_it(db, command, spawn_agent):
+    agent = spawn_agent(
+        "import sys, time\nfrom agent_resume import agent_run\n"
+        "def work():\n    print('working', flush=True)\n    time.sleep(60)\n"
+        "agent_run('job', lambda run: run.step('s', work), run_id='r', db=sys.argv[1])",
+        db, marker="working",
+    )  # fmt: skip
+    _, _, err = command("cancel", "r", "--db", db)
+    assert f"run r is cancelled; process {agent.pid} on " in err
+    for seen in (command("resume", "r", "--db", db), command("show", "r", "--db", db)):
+        assert f"process {agent.pid} on " in seen[1]
+    assert "--take-over --force --exec" in command("resume", "r", "--db", db)[1]
+    code, _, err = command("resume", "r", "--force", "--db", db)
+    assert code == 4
+    assert f"process {agent.pid} on " in err
+    assert "--take-over --force" in err
+    assert shown(command, db)["status"] == "cancelled"
+    assert command("resume", "r", "--take-over", "--force", "--db", db)[0] == 0
+    assert shown(command, db)["status"] == "interrupted"
+
+
 def test_a_completed_run_cannot_be_cancelled(store, command):
     code, out, err = command("cancel", "r", "--db", store)
     assert (code, out) == (1, "")
@@ -170,6 +191,34 @@ def test_rerun_discards_one_result_or_all_after_it(store, command):
     assert command("rerun", "r", "nope", "--db", store)[0] == 1
 
 
+def test_rerun_with_what_came_after_asks_again_what_was_asked_after_it(db, command):
+    paid = []
+
+    def body(run):
+        run.pause("who?", name="before")
+        amount = run.step("amount", lambda: 120 + len(paid))
+        run.pause("refund this?", {"amount": amount}, name="approval")
+        run.step("pay", paid.append, amount)
+
+    for answer in ("before", "approval"):
+        agent_run("job", body, run_id="r", db=db, on_pause="return")
+        assert command("resume", "r", "--answer", '"yes"', "--name", answer, "--db", db)[0] == 0
+    agent_run("job", body, run_id="r", db=db)
+    _, out, err = command("rerun", "r", "amount", "--downstream", "--json", "--db", db)
+    assert (json.loads(out)["discarded"], json.loads(out)["answers"]) == (["amount", "pay"], ["approval"])
+    assert "discarded what was answered after it: 'approval'; it is asked again" in err
+    assert agent_run("job", body, run_id="r", db=db, on_pause="return").context == {"amount": 121}
+    assert paid == [120]
+    command("resume", "r", "--answer", '"yes"', "--db", db)
+    agent_run("job", body, run_id="r", db=db)
+    assert paid == [120, 121]
+
+
+def test_events_that_there_are_not_are_said_to_be_none(store, command):
+    assert command("events", "r", "--type", "bogus", "--db", store) == (0, "", "no event fits\n")
+    assert command("events", "r", "--type", "bogus", "--json", "--db", store)[2] == ""
+
+
 def test_events_follow_a_run_to_its_end(db, spawn_agent, tmp_path):
     agent = spawn_agent(
         """
@@ -229,6 +278,51 @@ def test_copy_takes_every_run_and_can_be_repeated(store, command, tmp_path):
     assert first["checksum"] == again["checksum"]
     assert command("copy", "--to", store, "--db", store)[0] == 2
     assert command("copy", "--to", target, "--db", f"{store}.missing")[0] == 6
+
+
+DIES = """
+import os, sys
+from agent_resume import Checkpoint, agent_run
+def body(run):
+    run.step("one", lambda: 1)
+    if len(sys.argv) > 2:
+        os._exit(9)
+agent_run("k", body, run_id="k-1", db=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("way", ["copy", "import"])
+def test_a_copy_of_a_run_that_died_between_two_steps_is_interrupted_too(way, db, command, run_python, tmp_path):
+    assert run_python(DIES, db, "die").returncode == 9
+    other = str(tmp_path / "other.db")
+    if way == "copy":
+        assert command("copy", "--to", other, "--db", db)[0] == 0
+        assert command("copy", "--to", other, "--db", db)[0] == 0
+    else:
+        command("export", "k-1", "--out", tmp_path / "k.json", "--db", db)
+        assert command("import", tmp_path / "k.json", "--db", other)[0] == 0
+    assert [shown(command, at, "k-1")["storedStatus"] for at in (db, other)] == ["running"] * 2
+    assert [shown(command, at, "k-1")["status"] for at in (db, other)] == ["interrupted"] * 2
+    assert command("resume", "k-1", "--db", other)[0] == 130
+    assert "1 interrupted" in command("doctor", "--db", other)[1]
+    command("export", "k-1", "--out", tmp_path / "again.json", "--db", other)
+    command("export", "k-1", "--out", tmp_path / "first.json", "--db", db)
+    runs = [json.loads((tmp_path / name).read_text())["runs"] for name in ("first.json", "again.json")]
+    assert runs[0] == runs[1]
+    assert run_python(DIES, other).returncode == 0
+    assert shown(command, other, "k-1")["status"] == "completed"
+
+
+def test_a_checkpoint_goes_on_with_a_copy_and_is_seen_in_it(db, command, tmp_path):
+    with Checkpoint("c", db=db) as run:
+        run.step("one", lambda: 1)
+    other = tmp_path / "other.db"
+    assert command("copy", "--to", other, "--db", db)[0] == 0
+    assert shown(command, other, "c")["status"] == "interrupted"
+    with Checkpoint("c", db=other) as run:
+        run.step("two", lambda: 2)
+        assert shown(command, other, "c")["status"] == "running"
+        assert shown(command, other, "c")["steps"][0]["status"] == "completed"
 
 
 def test_export_and_import_give_the_same_run(store, command, tmp_path):
@@ -319,6 +413,25 @@ def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path)
     env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume show ", "COMP_CWORD": "2"}
     done = cli(cwd=tmp_path, **env)
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_ids_complete_in_bash_as_words_that_are_no_commands(db, cli, tmp_path):
+    odd = ["a$(touch pwned)", "it's", "once 1", "`touch pwned`", 'x";touch pwned;"', "order:17", "é ✓", "~", "a*"]
+    for run_id in [*odd, "tab\there"]:
+        with Checkpoint(run_id, db=db) as run:
+            run.record("k", 1)
+    env = {
+        "_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-resume show --db {db} ", "COMP_CWORD": "4",
+    }  # fmt: skip
+    words = cli(**env).stdout.splitlines()
+    assert len(words) == len(odd)
+    for quote in ("", "'", '"'):
+        for word in words:  # what stands on the line behind an open quote, too
+            line = f"printf '%s' {quote}{word}{quote}"
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+            assert quote or done.stdout in odd
+    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.parametrize("run_id", ["../../x", "a/b", "C:\\x", "con", "x" * 300, "-rf", "a\nb", "名前", "a b"])

@@ -253,7 +253,7 @@ def test_a_command_that_does_another_run_than_the_one_asked_for_is_said_to(agent
     again = resume("asked", "--exec")  # "other" is completed: nothing is executed at all
     assert again.returncode == 130
     assert "Warning" not in again.stderr
-    assert "the command did not go on with run asked: it began no run" in again.stderr
+    assert "the command stored nothing in run asked: it never came to it, or to nothing new in it" in again.stderr
 
 
 def test_several_questions_stand_under_one_heading_and_no_two_empty_lines_meet(tmp_path, command):
@@ -274,6 +274,50 @@ def test_several_questions_stand_under_one_heading_and_no_two_empty_lines_meet(t
     for text in (out, command("show", "r", "--db", tmp_path / "runs.db")[1]):
         assert "\n\n\n" not in text
         assert not text.startswith("\n")
+
+
+def test_a_question_of_a_program_that_cannot_be_started_again_is_answered_without_exec(run_python, resume):
+    run_python(
+        "from agent_resume import agent_run\nagent_run('c', lambda run: run.pause('ok?'), run_id='c', db='runs.db')"
+    )
+    said = resume("c").stdout
+    (advised,) = [line for line in said.splitlines() if "--answer JSON" in line]
+    assert "--exec" not in advised
+    typed = shlex.split(advised.replace("JSON", "1"))
+    assert resume(*typed[2:]).returncode == 0
+
+
+def test_what_the_command_prints_is_no_part_of_the_json(agent_file, run_python, resume, tmp_path):
+    agent_file.write_text("print('noise', flush=True)\n" + AGENT, encoding="utf-8")
+    for run in ("r1", "r2"):
+        run_python(agent_file, "die", run)
+    (tmp_path / "mended").touch()
+    for args in (("r1",), ("--all-interrupted",)):
+        done = resume(*args, "--exec", "--json")
+        assert done.returncode == 0
+        assert json.loads(done.stdout)
+        assert "noise" in done.stderr
+    assert "noise" in resume("r1", "--exec").stdout or "completed already" in resume("r1", "--exec").stderr
+
+
+KILLED = """
+import os
+from agent_resume import Checkpoint
+with Checkpoint("cp-1", db="runs.db") as run:
+    run.step("one", lambda: 1)
+    os._exit(9)
+"""
+
+
+def test_of_a_killed_checkpoint_nothing_is_said_that_nobody_can_know(run_python, resume, tmp_path):
+    (tmp_path / "cp.py").write_text(KILLED, encoding="utf-8")
+    run_python(tmp_path / "cp.py", fresh=True)
+    assert "owner       none is seen: a Checkpoint between two steps, or" in resume("cp-1").stdout
+    done = resume("cp-1", "--exec", "--json")
+    assert done.returncode == json.loads(done.stdout)["exitCode"] == 130
+    assert "exit code 9; run cp-1 is not ended, and no process is seen in it" in done.stderr
+    assert "the command stored nothing in run cp-1: it never came to it, or to nothing new in it" in done.stderr
+    assert "did not go on" not in done.stderr
 
 
 def test_children_do_not_inherit_the_run(run_python, tmp_path, resume):

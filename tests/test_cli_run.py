@@ -139,6 +139,54 @@ def test_a_command_without_a_run_ends_with_it(cli):
     assert "exit code 7" in done.stderr
 
 
+ASKS = """
+import sys, time
+from agent_resume import agent_run, cancel
+def body(run):
+    print("in the body", flush=True)
+    if sys.argv[1] == "cancel":
+        cancel(run.id, db="runs.db")
+    if sys.argv[1] == "hang":
+        time.sleep(60)
+    run.step("s", lambda: 1)
+agent_run("job", body, run_id="r", db="runs.db")
+if len(sys.argv) > 2:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "more", "code", "status"),
+    [("cancel", (), 7, "cancelled"), ("return", (), 0, "completed"), ("return", ("fail",), 1, "completed")],
+)
+def test_a_run_that_had_ended_before_is_the_commands_all_the_same(cli, tmp_path, how, more, code, status):
+    (tmp_path / "asks.py").write_text(ASKS, encoding="utf-8")
+    for args in ((how,), (how, *more)):
+        done = cli("run", "--db", "runs.db", "--", sys.executable, "asks.py", *args)
+    assert done.returncode == code
+    assert "in the body" not in done.stdout
+    assert done.stderr.rstrip().endswith(f"run r is {status}")
+
+
+def test_a_run_that_another_process_executes_is_named_and_not_waited_for(cli, tmp_path, spawn_agent):
+    (tmp_path / "asks.py").write_text(ASKS, encoding="utf-8")
+    other = spawn_agent(tmp_path / "asks.py", "hang", marker="in the body")
+    done = cli("run", "--db", "runs.db", "--", sys.executable, "asks.py", "return")
+    assert done.returncode == 4
+    assert "run r is running" in done.stderr
+    assert f"it is executed by process {other.pid} on " in done.stderr
+    assert "restart" not in done.stderr
+
+
+def test_a_command_that_names_no_store_works_in_the_one_that_was_given(cli, tmp_path, ledger):
+    (tmp_path / "agent.py").write_text(AGENT.replace(', db="runs.db"', ""), encoding="utf-8")
+    command = (sys.executable, "agent.py", "crash", "1")
+    done = cli("run", "--db", "mine.db", "--backoff", "0.01", "--", *command, AGENT_RESUME_DB="other.db")
+    assert done.returncode == 0, done.stderr
+    assert ledger.words() == ["first", "crash?", "crash?"]
+    assert not (tmp_path / "other.db").exists()
+
+
 def test_options_behind_the_dashes_belong_to_the_command(cli):
     done = cli(
         "run", "--db", "runs.db", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--debug", "--db", "x"

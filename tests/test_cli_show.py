@@ -147,6 +147,28 @@ agent_run("job", lambda run: run.step("s", os.kill if sys.argv[2] == "die" else 
     assert json.loads(command("show", "r", "--json", "--db", db)[1])["warnings"][0]["kind"] == "unknown"
 
 
+def test_an_attempt_that_was_cut_off_and_is_to_be_run_again_has_an_unknown_outcome(db, command, run_python):
+    run_python(
+        "import os, sys\nfrom agent_resume import agent_run\n"
+        "agent_run('job', lambda run: run.step('s', os._exit, 9, effect='once'), run_id='r', db=sys.argv[1])",
+        db,
+    )
+    assert command("resume", "r", "--step", "s", "--retry", "--db", db)[0] == 0
+    agent_run("job", lambda run: run.step("s", min, 1, 2, effect="once"), run_id="r", db=db)
+    attempts = json.loads(command("show", "r", "--step", "s", "--json", "--db", db)[1])["attemptList"]
+    assert [attempt["outcome"] for attempt in attempts] == ["unknown", "done"]
+    assert "attempt 2 after one of unknown outcome" in command("show", "r", "--db", db)[1]
+
+
+def test_options_that_would_change_nothing_are_refused(db, command):
+    agent_run("job", lambda run: run.step("s", lambda: 1), run_id="r", db=db)
+    for args in (
+        ("show", "r", "--step", "s", "--events"), ("list", "--json", "--format", "csv"),
+        ("sql", "SELECT 1", "--json", "--format", "csv"), ("sql", "--schema", "--format", "csv"),
+    ):  # fmt: skip
+        assert command(*args, "--db", db)[0] == 2, args
+
+
 def test_case_022_changed_code_is_marked(db, command, recwarn):
     for value in ("lambda: 2", "lambda: 3"):
         with Checkpoint("r", db=db) as run:

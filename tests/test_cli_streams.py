@@ -247,6 +247,13 @@ def test_a_terminal_gets_colours_unless_it_says_no(store, tmp_path):
     assert b"\x1b" not in on_a_terminal(["list", "--json", "--db", store], tmp_path)
 
 
+def test_without_colours_a_terminal_is_still_redrawn_and_a_dumb_one_gets_lines(store, tmp_path):
+    plain = on_a_terminal(["watch", "odd-1", "--db", store], tmp_path, NO_COLOR="1")
+    assert b"created" not in plain
+    assert b"\x1b[3" not in plain
+    assert b"created" in on_a_terminal(["watch", "odd-1", "--db", store], tmp_path, TERM="dumb")
+
+
 def test_a_long_export_and_import_show_a_bar_on_a_terminal_only(db, tmp_path, cli):
     with Checkpoint("long", db=db) as run:
         for number in range(1200):

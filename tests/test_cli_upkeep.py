@@ -136,7 +136,7 @@ def test_doctor_names_what_is_wrong_and_what_mends_it(store, command, run_python
     found = {finding["topic"]: finding for finding in findings if finding["level"] != "ok"}
     assert f"chmod 600 {store}" in [finding["mend"] for finding in findings]
     assert "dead" in found["runs"]["text"]
-    assert "--all-interrupted" in found["runs"]["mend"]
+    assert found["runs"]["mend"] == f"agent-resume resume --db {store} --all-interrupted --exec"
     assert found["clock"]["level"] == "warning"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import threading
 from contextlib import closing
 
@@ -26,6 +28,7 @@ from agent_resume import (
     cancel,
     load_run,
 )
+from agent_resume.database_location import resolve
 
 
 def rows(db, query, *values):
@@ -290,12 +293,29 @@ def test_a_step_that_ends_after_another_threads_pause_is_still_stored(db):
     assert load_run("r", db=db).steps[0].output == "kept"
 
 
+def test_the_command_in_the_text_of_an_error_means_the_runs_store(tmp_path, monkeypatch, run_python, cli):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunPaused) as theirs:
+        agent_run("job", lambda run: run.pause("ok?"), run_id="r", db="my store.db", on_pause="raise")
+    with pytest.raises(RunPaused) as ours:
+        agent_run("job", lambda run: run.pause("ok?"), run_id="r", on_pause="raise")
+    assert "agent-resume resume --answer JSON" in str(ours.value)
+    typed = shlex.split(str(theirs.value).split("; agent-resume ")[1].replace("JSON", "1"))
+    assert typed[1:3] == ["--db", os.path.realpath("my store.db")]
+    assert cli(*typed).returncode == 0
+    cancel("r", db="my store.db")
+    with pytest.raises(RunCancelled, match="resume --db '.*my store.db' --force"):
+        agent_run("job", lambda run: 1, run_id="r", db="my store.db")
+
+
 def test_uncaught_a_pause_is_a_clean_exit(db, run_python):
     said = run_python(
         f"from agent_resume import agent_run\n"
         f"agent_run('job', lambda run: run.pause('go on?'), run_id='r', db={db!r})\nprint('never')"
     )
-    told = "run 'r' waits for an answer to 'go on?': go on?; agent-resume resume --answer JSON -- 'r'\n"
+    at = resolve(db).option
+    assert at.startswith(" --db ")
+    told = f"run 'r' waits for an answer to 'go on?': go on?; agent-resume resume{at} --answer JSON -- 'r'\n"
     assert (said.returncode, said.stdout, said.stderr) == (0, "", told)
     assert load_run("r", db=db).status == "paused"
 

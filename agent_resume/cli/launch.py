@@ -48,8 +48,11 @@ def environment(store: Store, row: RunRow) -> dict[str, str]:
     }
 
 
-def execute(store: Store, row: RunRow, *, quiet: bool = False) -> int:
+def execute(store: Store, row: RunRow, *, aside: bool = False) -> int:
     """Run the recorded command to its end; the run's exit code after it.
+
+    Args:
+        aside: what it prints goes to stderr, since stdout is to hold a document of ours alone.
 
     Raises:
         Usage: no command that could be started.
@@ -62,12 +65,13 @@ def execute(store: Store, row: RunRow, *, quiet: bool = False) -> int:
     claim = store_admin.ExecClaim(store.owner.seed, store.owner.judge)
     claimed = store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
     newest = store.ask(store_admin.newest_event)
-    if not quiet:
-        screen.note(f"resuming {row.id}: {command.text}")
+    screen.note(f"resuming {row.id}: {command.text}")
     argv, folder = list(map(to_system, command.argv)), to_system(command.cwd)
     # Under an ``agent-resume run`` it stays the one that looks for its run by this.
     token = os.environ.get(store_runs.SUPERVISOR) or clock.new_token()
-    child = subprocess.Popen(argv, cwd=folder, env=environment(store, row) | {store_runs.SUPERVISOR: token})
+    variables = environment(store, row) | {store_runs.SUPERVISOR: token}
+    # By its number: under a test or in a daemon sys.stderr need be no file.
+    child = subprocess.Popen(argv, cwd=folder, env=variables, stdout=2 if aside else None)
     code = wait(child)
     begun = store.ask(store_admin.run_begun_under, token, newest)
     return after(store, claimed, code, begun)
@@ -98,10 +102,12 @@ def after(store: Store, row: RunRow, code: int, begun: str | None) -> int:
 
     detail = store_admin_detail.detail(store, row)
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    screen.note(f"the command ended with {how}; run {row.id} is {detail.status}")
+    screen.note(f"the command ended with {how}; run {row.id} is {status_after(detail)}")
     if begun != row.id and detail.run.last_seq == row.last_seq:
-        instead = "it began no run, or names one of its own" if begun is None else f"it worked on run {begun}"
-        screen.note(f"the command did not go on with run {row.id}: {instead}")
+        # A Checkpoint that found every step done before it died has stored nothing either.
+        untouched = f"the command stored nothing in run {row.id}: it never came to it, or to nothing new in it"
+        instead = f"the command did not go on with run {row.id}: it worked on run {begun}"
+        screen.note(untouched if begun is None else instead)
     tell_questions(store, detail)
     if detail.status in ("failed", "interrupted", "idle"):
         tell_doubts(store, detail)
@@ -124,6 +130,11 @@ def tell_doubts(store: Store, detail: RunDetail) -> None:
     texts = resume_text.deciding(store, detail)
     for text in [*texts, f"then {resume_text.next_step(store, detail)}"] if texts else ():
         screen.note(text)
+
+
+def status_after(detail: RunDetail) -> str:
+    """The status of a run whose command has ended, in words: a Checkpoint's process may have died between two steps."""
+    return "not ended, and no process is seen in it" if detail.is_unseen else detail.status
 
 
 def code_of(detail: RunDetail) -> int:

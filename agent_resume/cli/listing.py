@@ -60,7 +60,7 @@ def list_command(
         raise Usage(f"--status: no status {status!r}; there are {', '.join(sorted(OF_STATUS))}")
     if sort.removeprefix("-") not in _SORTS:
         raise Usage(f"--sort: one of {', '.join(_SORTS)}, perhaps with a leading -; not {sort!r}")
-    tables.check(format)
+    tables.check(format, json=json)
     most = SCREENFUL if limit is None and not (json or format in tables.LINE_FORMATS) else limit or None
     begin, end = moment(since, "--since"), moment(until, "--until")
     with session.opened(db) as store:

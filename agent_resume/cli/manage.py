@@ -26,9 +26,15 @@ def cancel_command(run: Run, db: Db = None) -> None:
 
     A cancelled run is not resumed; `agent-resume resume RUN --force` reopens it.
     """
+    from agent_resume import store_admin_detail
+
+    from . import show_text
+
     with session.opened(db) as store:
         row = store.cancel(session.find(store, run).id)
-        screen.note(f"run {row.id} is cancelled")
+        detail = store_admin_detail.detail(store, row)
+        still = f"; {show_text.owner_text(detail)}, ends its step and then stops" if detail.is_lingering else ""
+        screen.note(f"run {row.id} is cancelled{still}")
 
 
 def rename_command(
@@ -142,7 +148,9 @@ def _assignment(text: str) -> tuple[str, object]:
 def rerun_command(
     run: Run,
     step: Annotated[str, typer.Argument(metavar="STEP", help="The step's key.")],
-    downstream: Annotated[bool, typer.Option("--downstream", help="Also what was first reached after it.")] = False,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Also what was first reached after it, answers too.")
+    ] = False,
     json: Json = False,
     db: Db = None,
 ) -> None:
@@ -151,7 +159,10 @@ def rerun_command(
 
     with session.opened(db) as store:
         row = session.find(store, run)
-        gone = store.direct(store_admin_edit.rerun, store.owner.judge, _place(row), step, downstream)
+        gone, answers = store.direct(store_admin_edit.rerun, store.owner.judge, _place(row), step, downstream)
         if json:
-            screen.document({"id": row.id, "discarded": gone})
-        screen.note(f"discarded {tables.plural(len(gone), 'result')} of run {row.id}: {', '.join(gone)}")
+            screen.document({"id": row.id, "discarded": gone, "answers": answers})
+        if gone:
+            screen.note(f"discarded {tables.plural(len(gone), 'result')} of run {row.id}: {', '.join(gone)}")
+        if answers:
+            screen.note(f"discarded what was answered after it: {', '.join(map(repr, answers))}; it is asked again")

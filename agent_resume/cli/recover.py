@@ -24,7 +24,7 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
             screen.note("no run is interrupted")
         pool = ThreadPoolExecutor(at_once)
         try:
-            results = list(pool.map(lambda run: _resume(store, run), found))
+            results = list(pool.map(lambda run: _resume(store, run, aside=json), found))
         finally:
             pool.shutdown(cancel_futures=True)
     if json:
@@ -36,10 +36,10 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
     return exits.OK if fine else exits.FAILED
 
 
-def _resume(store: Store, run: RunSummary) -> dict[str, Any]:
+def _resume(store: Store, run: RunSummary, *, aside: bool) -> dict[str, Any]:
     error: str | None = None
     try:
-        code = launch.execute(store, store.find_run(run.id))
+        code = launch.execute(store, store.find_run(run.id), aside=aside)
     except (errors.AgentResumeError, errors.RunCancelled, exits.Usage, OSError) as trouble:
         code = exits.USAGE if isinstance(trouble, exits.Usage) else exits.of_error(trouble)
         error = str(trouble)

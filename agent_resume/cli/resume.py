@@ -61,7 +61,9 @@ def resume_command(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the run from an owner that lives and hangs.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Reopen a cancelled run.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Reopen a cancelled run; with --take-over also while a process is in it.")
+    ] = False,
     all_interrupted: Annotated[
         bool, typer.Option("--all-interrupted", help="With --exec: every interrupted run of this store.")
     ] = False,
@@ -106,11 +108,11 @@ def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> bool |
     from agent_resume.store_sql import Place
 
     place, judge, by = Place(row.seq, row.id), store.owner.judge, _me()
-    if asked.take_over:
+    if asked.take_over and not asked.force:
         store.direct(store_admin.take_over, place)
         screen.note(f"run {row.id} was taken over; it is interrupted now")
     if asked.force:
-        store.direct(store_admin.reopen, place)
+        store.direct(store_admin.reopen, place, None if asked.take_over else judge)
         screen.note(f"run {row.id} was reopened; it is interrupted now")
     if asked.step is not None and asked.mark_done is not None:
         encoded = store.codec.encode(json_value(asked.mark_done, "--mark-done"), key=asked.step)
@@ -171,22 +173,25 @@ def _execute(store: Store, row: RunRow, *, json: bool, counts: bool | None) -> i
         launch.usable_command(detail.run)
         if detail.status == "paused":
             launch.wait_for_the_asker(store, detail.run)
-        code = launch.execute(store, detail.run)
+        code = launch.execute(store, detail.run, aside=json)
     if json:
-        _report(store, row, json=True, counts=counts)
+        _report(store, row, json=True, counts=counts, ended=code)
     return code
 
 
-def _report(store: Store, row: RunRow, *, json: bool, stored: bool = False, counts: bool | None = None) -> int:
+def _report(
+    store: Store, row: RunRow, *, json: bool, stored: bool = False, counts: bool | None = None, ended: int | None = None
+) -> int:
     from agent_resume import store_admin_detail
 
     from . import resume_text
 
     detail = store_admin_detail.detail(store, row)
-    code = exits.OF_STATUS[detail.status]
+    code = exits.OF_STATUS[detail.status] if ended is None else ended
+    code = exits.FAILED if counts is False else exits.OK if stored else code
     if json:
         screen.document({**resume_text.plan_json(store, detail, code), "answerCounts": counts})
     else:
         for line in resume_text.plan(store, detail):
             screen.line(line)
-    return exits.FAILED if counts is False else exits.OK if stored else code
+    return code

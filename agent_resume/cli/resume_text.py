@@ -28,6 +28,12 @@ def _advice(store: Store, detail: RunDetail) -> list[str]:
     if status == "completed":
         return ["The run is completed; nothing is left to resume."]
     if status == "cancelled":
+        if detail.is_lingering:
+            return [
+                f"The run is cancelled, and still being left by {show_text.owner_text(detail)}.",
+                "Wait for it. If it hangs, take it over, reopen the run and go on:",
+                f"  {typed(store, detail, '--take-over --force --exec')}",
+            ]
         return ["The run is cancelled. To reopen it and go on:", f"  {typed(store, detail, '--force --exec')}"]
     if detail.is_held:
         since = "" if detail.begun_at is None else f"; it began at {detail.begun_at}"
@@ -57,7 +63,7 @@ def deciding(store: Store, detail: RunDetail) -> list[str]:
 def answering(store: Store, detail: RunDetail) -> list[str]:
     """The command that answers each open question; with ``--exec`` where nobody would take the answer otherwise."""
     asked = [pause for pause in detail.open_pauses if pause.kind != "sleep"]
-    then = "" if detail.is_held else " --exec"
+    then = " --exec" if not detail.is_held and _can_exec(detail) else ""
     lines = ["To answer:"] if asked else []
     for pause in asked:
         named = f" --name {screen.fit(shlex.quote(pause.name))}" if len(asked) > 1 else ""
@@ -67,14 +73,16 @@ def answering(store: Store, detail: RunDetail) -> list[str]:
 
 def next_step(store: Store, detail: RunDetail) -> str:
     """What makes a run that nobody executes take an answer."""
+    if detail.is_held:
+        return "its process goes on with it"
+    return f"go on with: {typed(store, detail, '--exec')}" if _can_exec(detail) else "start the agent again to go on"
+
+
+def _can_exec(detail: RunDetail) -> bool:
     from agent_resume import store_admin_command
 
     command = store_admin_command.command_of(detail.run)
-    if detail.is_held:
-        return "its process goes on with it"
-    if isinstance(command, str) or command.refusal is not None:
-        return "start the agent again to go on"
-    return f"go on with: {typed(store, detail, '--exec')}"
+    return not isinstance(command, str) and command.refusal is None
 
 
 def _savings(detail: RunDetail) -> str:
@@ -101,13 +109,7 @@ def _how(store: Store, detail: RunDetail) -> list[str]:
 
 def typed(store: Store, detail: RunDetail, options: str = "") -> str:
     """``resume`` of this run, with options, as it is typed into a shell; ids that look like options come last, after ``--``."""
-    import os
-
-    from agent_resume import database_location
-
-    run_id = detail.run.id
-    here = database_location.resolve()
-    where = "" if here == store.location else f" --db {shlex.quote(os.fspath(store.display))}"
+    run_id, where = detail.run.id, store.location.option
     quoted = screen.fit(shlex.quote(run_id))
     behind = f" {options}" if options else ""
     return (

@@ -163,9 +163,14 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def can_redraw() -> bool:
+    """Whether the terminal can do more than go on to the next line."""
+    return os.environ.get("TERM") not in ("dumb", None)
+
+
 def colours() -> bool:
     """Whether stdout wants colours."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
+    return is_terminal() and not os.environ.get("NO_COLOR") and can_redraw()
 
 
 def paint(text: str, style: str) -> str:

@@ -87,16 +87,28 @@ def _told(error: BaseException) -> int:
 
 
 def run_ids(prefix: str) -> list[str]:
-    """Ids that begin with ``prefix``, newest first; empty when they cannot be had. For completion."""
+    """Ids that begin with ``prefix``, newest first; empty when they cannot be had. For completion.
+
+    bash puts what it gets on the line as it is: there they come quoted, and without those that no line can hold.
+    """
     import os
 
     try:
         # bash; zsh and fish
         words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         with opened(_db_on_the_line(words)) as store:
-            return [run.id for run in store.list_runs(_newest()) if run.id.startswith(prefix)][:100]
+            found = [run.id for run in store.list_runs(_newest()) if run.id.startswith(prefix)][:100]
+            in_bash = "COMP_WORDS" in os.environ
+            return [_in_bash(run_id) for run_id in found if run_id.isprintable()] if in_bash else found
     except Exception:  # noqa: BLE001 - a shell completes nothing rather than showing a traceback
         return []
+
+
+def _in_bash(run_id: str) -> str:
+    import re
+
+    # By backslashes, not in quotes: ids that begin alike still do then, and it holds behind an open quote too.
+    return re.sub(r"([^\w@%+=:,./-])", r"\\\1", run_id)
 
 
 def _newest() -> RunFilter:

@@ -32,6 +32,8 @@ def show_command(
     """Show one run: what it is, its timeline, its questions."""
     if report and (json or step is not None or events):
         raise Usage("--report stands alone; leave out --json, --step and --events")
+    if step is not None and events:
+        raise Usage("--step shows the step's own events; leave out --events")
     with session.opened(db) as store:
         row = session.find(store, run)
         if report:
@@ -60,7 +62,10 @@ def _show_step(store: Store, row: RunRow, key: str, *, json: bool, masked: bool)
 
     found = store_admin_detail.step_detail(store, row, key)
     if found is None:
-        raise Stop(FAILED, f"run {row.id!r} has no step {key!r}; agent-resume show -- {row.id!r} lists its steps")
+        raise Stop(
+            FAILED,
+            f"run {row.id!r} has no step {key!r}; agent-resume show{store.location.option} -- {row.id!r} lists its steps",
+        )
     if json:
         screen.document(show_json.one_step_json(store, found, masked=masked))
         return

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agent_resume.store import Store
     from agent_resume.store_admin_detail import RunDetail, StepDetail
 
+#: What is said of a run that is marked as running and that nobody owns.
+UNSEEN = "none is seen: a Checkpoint between two steps, or one whose process died there"
 _BAR = 16
 #: A terminal narrower than this has no room for bars.
 _WIDE = 72
@@ -41,8 +43,10 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     ]
     if given is not None or made is not None:
         rows += [("tokens", _tokens(store, detail))]
-    if detail.owner is not None and run.status in ("running", "paused"):
+    if detail.owner is not None and (detail.is_lingering or run.status in ("running", "paused")):
         rows += [("owner", owner_text(detail))]
+    elif detail.is_unseen:
+        rows += [("owner", UNSEEN)]
     if run.error is not None:
         rows += [("error", error_text(store, json.loads(run.error)))]
     rows += [("loop", screen.fit(_loop(detail)))] if _loop(detail) else []

@@ -41,7 +41,9 @@ def sql_command(
 
     if (statement is None) != schema:
         raise Usage("give one SELECT, or --schema")
-    tables.check(format)
+    tables.check(format, json=json)
+    if schema and format is not None:
+        raise Usage("--schema prints statements, or --json; leave out --format")
     with session.opened(db) as store:
         try:
             if statement is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -43,19 +45,27 @@ def run_command(
     It is not restarted when it ends at a step that is in doubt; how that is decided is said. The command's own exit
     code is shown; the exit code of this one is the run's status. A command that fails before it ever reached a run is
     not restarted; that is exit code 1. Its run is the first one in this store that it, or a program that it starts,
-    begins or resumes.
+    begins or resumes; else the first one that it asks for. --db is handed on to it as AGENT_RESUME_DB.
     """
-    with session.opened(db) as store:
-        return _Supervisor(store, command, max_restarts, backoff).run()
+    from agent_resume import run_telling
+
+    with session.opened(db) as store, tempfile.TemporaryDirectory(prefix="agent-resume-") as folder:
+        given = {} if db is None else {"AGENT_RESUME_DB": store.location.target}
+        given[run_telling.MET] = os.path.join(folder, "met")
+        return _Supervisor(store, command, max_restarts, backoff, given).run()
 
 
 class _Supervisor:
-    def __init__(self, store: Store, command: list[str], max_restarts: int, backoff: float) -> None:
+    def __init__(
+        self, store: Store, command: list[str], max_restarts: int, backoff: float, given: dict[str, str]
+    ) -> None:
         self._store = store
         self._command = command
         self._max_restarts = max_restarts
         self._backoff = backoff
+        self._given = given
         self._run_id: str | None = None
+        self._only_met = False
         self._token = clock.new_token()
         self._stopped: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -93,9 +103,11 @@ class _Supervisor:
 
     def _may_help(self, code: int) -> bool:
         """Say how the command ended; whether it is to be started again."""
+        from . import show_text
+
         detail = self._detail()
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {detail.status}"
+        which = "no run of it was seen" if detail is None else f"run {detail.run.id} is {launch.status_after(detail)}"
         screen.note(f"the command ended with {how}; {which}")
         if detail is None:
             if self._stopped is None and code != 0:
@@ -103,6 +115,9 @@ class _Supervisor:
             return False
         launch.tell_questions(self._store, detail)
         if self._stopped is not None or detail.status in _ENDED:
+            return False
+        if detail.is_held and detail.owner_verdict == "alive":
+            screen.note(f"it is executed by {show_text.owner_text(detail)}; the command is not started again")
             return False
         if _ended_in_doubt(detail, code):
             launch.tell_doubts(self._store, detail)
@@ -123,7 +138,9 @@ class _Supervisor:
     def _exit_code(self, code: int) -> int:
         detail = self._detail()
         if detail is not None:
-            return launch.code_of(detail)
+            # It may have wanted an earlier run's result only, and failed at something of its own.
+            failed = self._only_met and detail.status == "completed" and code != 0 and self._stopped is None
+            return exits.FAILED if failed else launch.code_of(detail)
         if self._stopped is not None:
             return exits.INTERRUPTED
         return exits.OK if code == 0 else exits.FAILED
@@ -132,9 +149,9 @@ class _Supervisor:
         """Start the command and wait for its end, learning meanwhile which run it executes."""
         from agent_resume import store_runs
 
-        known = self._detail()
+        known = None if self._only_met else self._detail()
         environment = dict(os.environ) if known is None else launch.environment(self._store, known.run)
-        environment[store_runs.SUPERVISOR] = self._token
+        environment |= self._given | {store_runs.SUPERVISOR: self._token}
         newest = self._newest()
         try:
             child = self._child = subprocess.Popen(self._command, env=environment)
@@ -147,13 +164,29 @@ class _Supervisor:
             except subprocess.TimeoutExpired:
                 self._learn(newest)
         self._learn(newest)
+        if self._run_id is None:
+            self._run_id = self._asked_for()
+            self._only_met = self._run_id is not None
         return code
 
+    def _asked_for(self) -> str | None:
+        """The first run of this store that the command asked for, whatever it got."""
+        from agent_resume import run_telling
+
+        try:
+            with open(self._given[run_telling.MET], encoding="utf-8") as file:
+                asked = [json.loads(line) for line in file]
+        except FileNotFoundError:
+            return None
+        return next((run_id for place, run_id in asked if place == self._store.display), None)
+
     def _learn(self, after: int) -> None:
-        if self._run_id is None and self._store.exists():
+        if (self._run_id is None or self._only_met) and self._store.exists():
             from agent_resume import store_admin
 
-            self._run_id = self._store.ask(store_admin.run_begun_under, self._token, after)
+            begun = self._store.ask(store_admin.run_begun_under, self._token, after)
+            if begun is not None:
+                self._run_id, self._only_met = begun, False
 
     def _newest(self) -> int:
         from agent_resume import store_admin

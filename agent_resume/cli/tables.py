@@ -11,12 +11,14 @@ from .exits import Usage
 LINE_FORMATS = ("csv", "tsv", "jsonl")
 
 
-def check(format: str | None) -> None:
-    """Refuse a format that there is not.
+def check(format: str | None, *, json: bool) -> None:
+    """Refuse a format that there is not, and one beside ``--json``.
 
     Raises:
-        Usage: names those that there are.
+        Usage: says which there are, or which option to leave out.
     """
+    if json and format is not None:
+        raise Usage("--json and --format are two forms of the same; choose one")
     if format is None or format in LINE_FORMATS:
         return
     from agent_resume.layouts import render

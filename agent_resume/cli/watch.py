@@ -40,8 +40,10 @@ def events_command(
             return exits.OK
         from . import show_text
 
+        found_any = False
         try:
             for event in wanted:
+                found_any = True
                 shown = store.redactor.value(event.to_dict()) if json else None
                 screen.line(
                     show_text.event_line(store, event) if shown is None else screen.json_text(shown, indent=None)
@@ -49,6 +51,8 @@ def events_command(
                 screen.flush()
         except KeyboardInterrupt:
             return exits.INTERRUPTED
+        if not (found_any or json):
+            screen.note("no event fits")
         return exits.OK
 
 
@@ -69,17 +73,25 @@ def _follow(store: Store, row: RunRow) -> Iterator[EventRow]:
 
 
 def watch_command(run: Run, db: Db = None) -> int:
-    """Watch a run until it ends: a live timeline, or lines in a pipe.
+    """Watch a run until it ends: a live timeline, or lines in a pipe and on a dumb terminal.
 
     Ctrl-C stops the watching, never the run. The exit code is the run's status.
     """
     with session.opened(db) as store:
         row = session.find(store, run)
+        _tell_unseen(store, row)
         try:
-            live = screen.is_terminal() and screen.colours()
+            live = screen.is_terminal() and screen.can_redraw()
             return _live(store, row) if live else _lines(store, row)
         except KeyboardInterrupt:
             return exits.INTERRUPTED
+
+
+def _tell_unseen(store: Store, row: RunRow) -> None:
+    from . import show_text
+
+    if _detail(store, row).is_unseen:
+        screen.note(f"run {row.id}: owner {show_text.UNSEEN}; waiting for its next event, until Ctrl-C")
 
 
 def _lines(store: Store, row: RunRow) -> int:
