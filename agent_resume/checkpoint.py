@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from . import errors, run_context, run_flows
+from . import agent_exec, errors, run_context, run_flows
 from .names import check_name
 from .run import Run
 from .run_command import recorded_command
@@ -22,7 +22,8 @@ class Checkpoint(Run):
     Opening and reading change nothing: the run is created, or set running again, by the first call that writes.
 
     Args:
-        run_id: the run's id, and its name when it is created here.
+        run_id: the run's id, and its name when it is created here. Where ``agent-resume resume FORK --exec`` started the
+            program for a fork of that run, the fork is meant.
         state_dir: a folder whose ``runs.db`` is the store when ``db`` is None.
         db: a path, a URL or a ``Store``.
         on_step: called with a ``StepEvent`` at each start, done, skip and error.
@@ -107,13 +108,15 @@ def open_core(
     on_duplicate: OnDuplicate,
 ) -> RunCore:
     """The core of a ``Checkpoint`` of either kind."""
-    run_id = check_options(run_id, durability, on_duplicate)
+    name = check_options(run_id, durability, on_duplicate)
     mine = not isinstance(db, Store)
+    if db is None and state_dir is None:
+        db = agent_exec.place_for(name)
     store = Store(db, state_dir=state_dir) if not isinstance(db, Store) else db
     core = RunCore(
         store,
-        run_id,
-        run_id,
+        agent_exec.joined_run(store, name),
+        name,
         exclusive=False,
         on_step=on_step,
         progress=progress,

@@ -24,7 +24,8 @@ def iso(ms: int) -> str:
     # One strftime a second; the pair is replaced as one object, so threads cannot see half of it.
     known, text = _second
     if second != known:
-        text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
+        # Some systems write a year before 1000 in fewer digits.
+        text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second)).zfill(20)
         _second = (second, text)
     return f"{text}{rest:03d}Z"
 
@@ -41,15 +42,21 @@ def parse_iso(text: str) -> int:
     """Milliseconds since 1970 of an ISO time; one without a zone is taken as UTC.
 
     Raises:
-        ValueError: not an ISO time.
+        ValueError: not an ISO time, or in UTC none of the years 1 to 9999.
     """
     moment = _dt.datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=_dt.UTC)
-    return round((moment - _EPOCH) / _dt.timedelta(milliseconds=1))
+    ms = round((moment - _EPOCH) / _MS)
+    if not _FIRST <= ms < _END:
+        raise ValueError(f"{text!r} is beyond the years 1 to 9999 in UTC")
+    return ms
 
 
+_MS = _dt.timedelta(milliseconds=1)
 _EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
+_FIRST = (_dt.datetime.min.replace(tzinfo=_dt.UTC) - _EPOCH) // _MS
+_END = (_dt.datetime.max.replace(tzinfo=_dt.UTC) - _EPOCH) // _MS + 1
 
 
 def monotonic() -> float:

@@ -47,6 +47,15 @@ class Location:
             here = None
         return "" if here == self else f" --db {shlex.quote(self.display)}"
 
+    def is_same(self, other: Location) -> bool:
+        """Whether both are one place; a file may have several names."""
+        if self == other or (self.kind, other.kind) != ("sqlite", "sqlite"):
+            return self == other
+        try:
+            return os.path.samefile(self.target, other.target)
+        except OSError:  # not there
+            return False
+
 
 def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLike[str] | None = None) -> Location:
     """Turn what the user gave into one place, once.

@@ -8,4 +8,6 @@ from sqlalchemy.pool import StaticPool
 class OwnPool(StaticPool):
     """What a program listens for on all of its engines (pragmas at each connect, say) does not reach our connection."""
 
-    _sa_propagate_class_events = False  # SQLAlchemy's own switch for that
+    # SQLAlchemy's own switches: for that, and for whose logger its messages go to.
+    _sa_propagate_class_events = False
+    _sqla_logger_namespace = "sqlalchemy.pool.impl.StaticPool"

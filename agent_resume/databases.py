@@ -15,6 +15,8 @@ from .database_location import Location
 
 #: Longest wait of a fork for its turn at the doors, in s.
 FORK_PATIENCE = 5.0
+#: How SQLite names the files beside a database.
+BESIDE = ("-wal", "-shm", "-journal")
 
 _open: dict[Location, Database] = {}
 # Those of closed stores as well: a late caller opens one again, and then it must not stay open across a fork either.
@@ -46,6 +48,21 @@ def release(location: Location) -> None:
             return
         del _open[location]
     database.close()
+
+
+def is_open_here(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to a store that this process has open, or to a file beside it, by whatever name."""
+    try:
+        wanted = os.stat(path)
+    except OSError:
+        return False
+    with _registry_lock:
+        places = [location.target for location in _open if location.kind == "sqlite"]
+    for name in (place + ending for place in places for ending in ("", *BESIDE)):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(wanted, os.stat(name)):
+                return True
+    return False
 
 
 def abandon(location: Location) -> None:

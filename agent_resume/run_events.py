@@ -69,7 +69,15 @@ EVENT_TYPES: dict[str, EventType] = {
     "retry": EventType({"by": "who decided that the step did not happen"}, _STORE, _SHOW),
     "discarded": EventType({}, _STORE, _SHOW),
     "renamed": EventType({"from": "the name before", "to": "the name now"}, _STORE, _SHOW),
-    "forked": EventType({"from": "the source's id", "before": "the first step not shared"}, _STORE, _SHOW),
+    "forked": EventType(
+        {
+            "from": "the source's id",
+            "before": "the first step not shared",
+            "ancestors": "what the source was forked from, the nearest first",
+        },
+        _STORE,
+        _SHOW,
+    ),
     "copied": EventType({}, _STORE, _SHOW),
     "exec": EventType({"host": "of who starts it", "pid": "likewise", "started": "likewise"}, _STORE, _SHOW),
     "fallback": EventType(

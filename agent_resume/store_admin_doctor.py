@@ -64,7 +64,12 @@ def _examine(store: Store, *, full: bool) -> Iterator[Finding]:
         yield from _on_a_server(store)
         return
     yield from _library(store)
-    if not store.exists():
+    try:
+        is_there = store.exists()
+    except errors.StoreError as error:  # its folder may not be entered
+        yield Finding("store", "problem", str(error))
+        return
+    if not is_there:
         yield Finding("store", "note", no_store(store))
         return
     yield from _file(store)

@@ -12,6 +12,7 @@ from .database_sql import Statement, Tx
 from .models import RunRow
 from .sql import bindparam, insert, one_of, pauses, runs, select, steps, update
 from .store_admin import locked, step_of
+from .store_lineage import ancestors
 from .store_records import record_new
 from .store_runs import NewRun, create
 from .store_sql import Look, Place, add_event, look, raise_seq
@@ -22,7 +23,7 @@ _KEPT = (
 )  # fmt: skip
 _STEPS = Statement(
     lambda: (
-        select(steps.c.id, steps.c.key, steps.c.seq, steps.c.status)
+        select(steps.c.id, steps.c.key, steps.c.seq, steps.c.status, steps.c.effect)
         .where(steps.c.run_id == bindparam("run"))
         .order_by(steps.c.seq)
     )
@@ -82,12 +83,14 @@ class Forked:
         shared: keys of the steps that it shares.
         answers: names of the source's answers, copied or not.
         ahead: keys of values for steps that the source has not reached, if it has them at all.
+        again: keys of steps with ``effect="once"`` that took effect in the source, or may have, and are not shared.
     """
 
     run: RunRow
     shared: tuple[str, ...]
     answers: tuple[str, ...]
     ahead: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
 
 
 def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
@@ -106,12 +109,12 @@ def fork(tx: Tx, place: Place, request: ForkRequest) -> Forked:
     )  # fmt: skip
     made = create(tx, new, owner=None, status="running")
     target = Place(made.seq, made.id)
-    shared, ahead = _share(tx, source, target, before, request)
+    shared, ahead, again = _share(tx, source, target, before, request)
     answers = tuple(str(name) for (name,) in tx.all(_ANSWERS, {"run": source.seq}))
     if request.answers:
         tx.execute(_COPY_ANSWERS, {"target": made.seq, "source": source.seq})
     _settle(tx, target)
-    return Forked(locked(tx, target), tuple(shared), answers, tuple(ahead))
+    return Forked(locked(tx, target), tuple(shared), answers, tuple(ahead), tuple(again))
 
 
 def is_fresh(run: RunRow) -> bool:
@@ -125,13 +128,17 @@ def fresh(tx: Tx, run_ids: list[str]) -> set[str]:
     return {run_id for run_id, status, epoch in found if status == "interrupted" and epoch == 1}
 
 
-def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest) -> tuple[list[str], list[str]]:
+def _share(
+    tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequest
+) -> tuple[list[str], list[str], list[str]]:
     now = locked(tx, target).created_at
     last = look(tx, target).last_seq + 1
-    data = {"from": source.id, "before": request.before}
+    data = {"from": source.id, "before": request.before, "ancestors": ancestors(tx, source.id)}
     add_event(tx, target.seq, last, now, "forked", data=json.dumps(data))
-    shared, unset = [], dict(request.values)
-    for step, key, seq, status in tx.all(_STEPS, {"run": source.seq}):
+    shared: list[str] = []
+    again: list[str] = []
+    unset = dict(request.values)
+    for step, key, seq, status, effect in tx.all(_STEPS, {"run": source.seq}):
         if key in unset:
             last = _set(tx, target, last, key, unset.pop(key))
         elif seq < before and status == "completed":
@@ -139,10 +146,12 @@ def _share(tx: Tx, source: RunRow, target: Place, before: int, request: ForkRequ
             tx.execute(_COPY, {"target": target.seq, "number": last, "source": step})
             add_event(tx, target.seq, last, now, "copied", key)
             shared.append(str(key))
+        elif effect == "once" and status != "failed":
+            again.append(str(key))
     for key, encoded in unset.items():
         last = _set(tx, target, last, key, encoded)
     raise_seq(tx, target, look(tx, target), last, now)
-    return shared, list(unset)
+    return shared, list(unset), again
 
 
 def _set(tx: Tx, target: Place, last: int, key: str, encoded: Encoded) -> int:

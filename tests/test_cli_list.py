@@ -63,6 +63,20 @@ def test_filters_and_sorts(history, command):
     )
 
 
+def test_an_empty_name_was_given_too(history, command):
+    assert command("list", "--name", "", "--db", history)[2] == "no run fits\n"
+    assert command("export", "--name", "", "--db", history)[2] == "no run fits; there is nothing to export\n"
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00+14:00", "9999-12-31T23:00-01:00"])
+def test_a_moment_that_no_year_of_utc_holds_is_a_usage_error(history, command, time):
+    for line in (("list", "--since"), ("list", "--until"), ("export", "--since")):
+        code, out, err = command(*line, time, "--db", history)
+        assert (code, out) == (2, "")
+        assert "neither an ISO time" in err
+    assert len(ids(command("list", "--since", "0001-01-01", "--json", "--db", history)[1])) == 3
+
+
 def test_a_table_shows_a_screenful_and_says_so_and_json_shows_all(db, command):
     with Checkpoint("first", db=db) as first:
         first.record("k", 1)

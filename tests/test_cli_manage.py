@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -161,6 +162,34 @@ def test_a_fork_is_shown_as_one_that_nobody_executed_until_somebody_does(store, 
     assert "not executed yet" not in command("show", "f", "--db", store)[1]
 
 
+def test_a_value_nested_too_deep_is_a_usage_error(store, command):
+    deep = "[" * 3000 + "]" * 3000
+    for line in (
+        ("fork", "r", "--set", f"plan={deep}"), ("resume", "r", "--answer", deep),
+        ("resume", "r", "--step", "plan", "--mark-done", deep),
+    ):  # fmt: skip
+        code, _, err = command(*line, "--db", store)
+        assert (code, "nested too deep" in err) == (2, True), err
+
+
+def test_a_fork_says_which_effects_it_will_repeat(db, command):
+    def body(run):
+        run.step("a", lambda: 1)
+        run.step("pay", lambda: 2, effect="once")
+        with contextlib.suppress(ValueError):
+            run.step("mail", lambda: int("x"), effect="once")
+        run.step("cut", lambda: sys.exit(1), effect="once")
+
+    with pytest.raises(SystemExit):
+        agent_run("job", body, run_id="r", db=db)
+    for options, told in (
+        ((), ["'cut'"]), (("--from", "a"), ["'pay'", "'cut'"]), (("--set", "cut=1", "--set", "mail=1"), []),
+    ):  # fmt: skip
+        err = command("fork", "r", *options, "--db", db)[2]
+        said = [line.split()[1] for line in err.splitlines() if "the fork will do it again" in line]
+        assert said == told, err
+
+
 def test_a_fork_does_not_copy_answers_silently(db, command):
     agent_run("job", lambda run: run.pause("go?", name="go"), run_id="r", db=db, on_pause="return")
     with Store(db) as store:
@@ -277,6 +306,8 @@ def test_copy_takes_every_run_and_can_be_repeated(store, command, tmp_path):
     assert (first["copied"], again["copied"], again["present"]) == (1, 0, 1)
     assert first["checksum"] == again["checksum"]
     assert command("copy", "--to", store, "--db", store)[0] == 2
+    os.link(target, tmp_path / "second-name.db")
+    assert command("copy", "--to", tmp_path / "second-name.db", "--db", target)[0] == 2
     assert command("copy", "--to", target, "--db", f"{store}.missing")[0] == 6
 
 
@@ -336,6 +367,20 @@ def test_export_and_import_give_the_same_run(store, command, tmp_path):
     assert command("export", "r", "--all", "--db", store)[0] == 2
     assert command("export", "r", "--format", "badgr", "--db", store)[0] == 2
     assert command("export", "r", "--format", "flowcast", "--out", "-", "--db", store)[0] == 2
+
+
+def test_export_never_writes_over_the_store_itself(command, tmp_path):
+    store = tmp_path / "own.db"
+    agent_run("job", job, run_id="r", db=store)
+    for name in (store, f"{store}-wal", f"{store}-shm"):
+        for more in ((), ("--replace",)):
+            code, out, err = command("export", "--all", "--out", name, *more, "--db", store)
+            assert (code, out) == (1, "")
+            assert (
+                err
+                == f"agent-resume: {name} belongs to a SQLite database, which no export is written over; choose another place\n"
+            )
+    assert "r " in command("list", "--db", store)[1]
 
 
 def test_export_takes_the_runs_of_a_name_and_of_a_time(store, command):

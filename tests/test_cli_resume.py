@@ -242,6 +242,77 @@ def test_a_program_that_names_its_run_goes_on_with_that_runs_fork_when_this_is_r
     assert [status(cli, run) for run in ("mine", "child", "grandchild")] == ["interrupted", "interrupted", "completed"]
 
 
+def test_a_fork_finds_its_program_though_the_runs_in_between_are_deleted(
+    agent_file, run_python, resume, cli, ledger, tmp_path
+):
+    run_python(agent_file, "die", "mine")
+    (tmp_path / "mended").touch()
+    cli("fork", "mine", "--id", "child", "--db", "runs.db")
+    assert resume("child", "--exec").returncode == 0
+    cli("fork", "child", "--from", "second", "--id", "grandchild", "--db", "runs.db")
+    assert "child" in cli("prune", "--older-than", "0s", "--db", "runs.db").stdout
+    done = resume("grandchild", "--exec")
+    assert (done.returncode, "is to be continued" in done.stderr) == (0, False), done.stderr
+    assert ledger.words() == ["first", "second", "second", "second"]
+    assert [status(cli, run) for run in ("mine", "grandchild")] == ["interrupted", "completed"]
+
+
+_JOINED = """
+import asyncio, os, sys
+from agent_resume import AsyncCheckpoint, Checkpoint
+def note(word):
+    with open("ledger.txt", "a") as file: file.write(word + "\\n")
+    return word
+def die():
+    if not os.path.exists("mended"): os._exit(9)
+async def main():
+    async with AsyncCheckpoint("mine") as run:
+        await run.step("pay", note, await run.step("plan", note, "plan A"))
+        await run.done()
+if sys.argv[1] == "async":
+    Checkpoint("mine").step("die", die)
+    asyncio.run(main())
+else:
+    plan = Checkpoint("mine").step("plan", note, "plan A")
+    with Checkpoint("mine") as run:
+        run.step("die", die)
+        run.step("pay", note, plan)
+        run.done()
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_checkpoint_goes_on_with_the_fork_of_its_run_when_this_is_resumed(kind, run_python, cli, ledger, tmp_path):
+    (tmp_path / "agent.py").write_text(_JOINED, encoding="utf-8")
+    other = str(tmp_path / "other.db")
+    run_python(tmp_path / "agent.py", kind, AGENT_RESUME_DB=other)
+    (tmp_path / "mended").touch()
+    before = ledger.words()
+    cli("fork", "mine", "--id", "child", "--set", 'plan="plan B"', "--db", other)
+    done = cli("resume", "child", "--exec", "--db", other)
+    assert done.returncode == 0, done.stderr
+    assert "did not go on" not in done.stderr
+    assert ledger.words() == [*before, "plan B"]
+    assert "pay" not in cli("show", "mine", "--db", other).stdout
+    assert not (tmp_path / ".agent-resume").exists()
+
+
+def test_a_renamed_run_is_not_begun_again_under_its_old_name(agent_file, run_python, resume, cli, ledger, tmp_path):
+    run_python(agent_file, "die")
+    (tmp_path / "mended").touch()
+    cli("rename", "job@latest", "task", "--db", "runs.db")
+    assert "once it calls its agent 'task', not 'job'" in resume("task@latest").stdout
+    cli("fork", "task@latest", "--id", "child", "--db", "runs.db")
+    for run in ("task@latest", "child"):
+        done = resume(run, "--exec")
+        assert done.returncode == 130
+        assert "rename the agent in its program too, or rename the run back" in done.stderr
+    assert ledger.words() == ["first", "second"]
+    agent_file.write_text(AGENT.replace('"job"', '"task"'), encoding="utf-8")
+    assert resume("child", "--exec").returncode == 0
+    assert ledger.words() == ["first", "second", "second"]
+
+
 def test_a_command_that_does_another_run_than_the_one_asked_for_is_said_to(agent_file, run_python, resume, tmp_path):
     run_python(agent_file, "die", "asked")
     agent_file.write_text(AGENT.replace("sys.argv[2] if len(sys.argv) > 2", '"other" if True'), encoding="utf-8")
@@ -444,6 +515,15 @@ def test_an_agent_that_names_another_store_than_the_resumed_runs_says_so(run_pyt
     (tmp_path / "agent.py").write_text(code, encoding="utf-8")
     run_python(tmp_path / "agent.py", WHERE="one.db")
     done = cli("resume", "r", "--exec", "--db", "one.db", WHERE="two.db")
+    assert "is to be continued, but this agent 'job' works in another store" in done.stderr
+
+
+def test_an_agent_that_names_its_run_and_another_store_than_its_forks_says_so(run_python, cli, tmp_path):
+    code = _USUAL_STORE.replace('run_id="r"', 'run_id="r", db=os.environ["WHERE"]')
+    (tmp_path / "agent.py").write_text(code, encoding="utf-8")
+    run_python(tmp_path / "agent.py", WHERE="one.db")
+    cli("fork", "r", "--id", "child", "--db", "one.db")
+    done = cli("resume", "child", "--exec", "--db", "one.db", WHERE="two.db")
     assert "is to be continued, but this agent 'job' works in another store" in done.stderr
 
 

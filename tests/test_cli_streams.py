@@ -84,6 +84,25 @@ def test_a_full_disk_is_an_error_and_no_traceback(store, shell):
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["--help", "list --help", "--version", "--show-completion bash"])
+def test_a_full_disk_under_what_no_command_prints_is_one_line_too(shell, command):
+    for buffering in ({}, {"PYTHONUNBUFFERED": "1"}):
+        done = shell(f"agent-resume {command} > /dev/full", **buffering)
+        assert (done.returncode, done.stderr) == (1, b"agent-resume: No space left on device\n")
+
+
+@pytest.mark.parametrize("name", ["my-secret", "api_key", "password"])
+def test_a_store_may_be_called_like_a_credential(command, tmp_path, name):
+    (tmp_path / name).write_text("junk", encoding="utf-8")
+    code, _, err = command("list", "--db", tmp_path / name)
+    assert (code, f"{name}: not a SQLite database" in err) == (6, True), err
+
+
+def test_messages_that_cannot_be_written_change_no_exit_code(store, shell):
+    for line, code in ((f"show nosuch --db {store}", 3), ("list --db /nosuch.db", 0), ("nonsense", 2)):
+        assert shell(f"agent-resume {line} 2> /dev/full").returncode == code
+
+
 @pytest.mark.parametrize(
     "env",
     [
@@ -262,7 +281,8 @@ def test_a_long_export_and_import_show_a_bar_on_a_terminal_only(db, tmp_path, cl
     assert b"import long" in on_a_terminal(["import", "e.json", "--db", "other.db"], tmp_path)
     assert b"import long" not in on_a_terminal(["import", "e.json", "--db", "third.db"], tmp_path, TERM="dumb")
     # The data itself goes to this terminal; nothing may be drawn into it.
-    assert b"\x1b" not in on_a_terminal(["export", "--all", "--db", db], tmp_path)
+    for more in ([], ["--out", "/dev/stdout"]):
+        assert b"\x1b" not in on_a_terminal(["export", "--all", *more, "--db", db], tmp_path)
     assert "export long" not in cli("export", "--all", "--out", "e.json", "--db", db).stderr
 
 
@@ -271,7 +291,7 @@ def test_a_terminal_gets_no_control_characters_of_stored_values(db, tmp_path):
     agent_run("job", lambda run: run.step("s", lambda: odd), run_id="r", db=db)
     header = 'SELECT 1 AS "h\x1b[31m\u202e"'
     for command in (
-        ["export", "--all"], ["export", "r", "--format", "jsonl"], ["export", "r", "--out", "-"], ["show", "r", "--json"],
+        ["export", "--all"], ["export", "--all", "--out", "/dev/stdout"], ["export", "r", "--format", "jsonl"], ["export", "r", "--out", "-"], ["show", "r", "--json"],
         *(["sql", header, *form] for form in (["--json"], *(["--format", name] for name in ("csv", "tsv", "jsonl")), [])),
     ):  # fmt: skip
         seen = on_a_terminal([*command, "--db", db], tmp_path, PYTHONUTF8="1").decode()

@@ -176,6 +176,12 @@ def test_doctor_advises_no_mode_for_what_is_no_store(command, tmp_path):
         assert "chmod" not in out
 
 
+def test_doctor_finds_it_when_nobody_can_look_whether_there_is_a_store(command, tmp_path):
+    code, out, err = command("doctor", "--json", "--db", tmp_path / ("x" * 300) / "runs.db")
+    assert (code, err) == (1, "")
+    assert [one["text"].endswith("mend that, then resume the run") for one in json.loads(out)][-1]
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="reads the kernel's list of locks")
 def test_doctor_keeps_the_locks_that_this_process_holds(store):
     from agent_resume import store_admin_doctor

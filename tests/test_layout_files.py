@@ -244,6 +244,65 @@ def test_a_device_is_written_to_and_a_link_is_followed(store, tmp_path):
     assert json.loads(real.read_text(encoding="utf-8"))["version"] == 1
 
 
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    "name", ["runs.db", "runs.db-wal", "runs.db-shm", "link.db", "hard.db", "other.db", "other.db-wal"]
+)
+def test_no_export_is_written_over_the_store_or_any_other_database(store, tmp_path, form, name):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE mine (a)")
+    (tmp_path / "link.db").symlink_to(tmp_path / "runs.db")
+    os.link(tmp_path / "runs.db", tmp_path / "hard.db")
+    # Not read: the store is open here.
+    before = [(path.name, path.stat().st_ino, path.stat().st_size) for path in sorted(tmp_path.iterdir())]
+    for ids in (["job"], []):
+        with pytest.raises(FileExistsError, match="belongs to a SQLite database"):
+            export_runs(store, ids, format=form, out=tmp_path / name, replace=True)
+    assert before == [(path.name, path.stat().st_ino, path.stat().st_size) for path in sorted(tmp_path.iterdir())]
+    assert store.load_run("job").steps[0].output == 1
+
+
+@pytest.mark.parametrize("form", ["flowcast", "badgr"])
+def test_no_export_of_another_layout_takes_the_place_of_a_database(tmp_path, form):
+    out = tmp_path / "out"
+    with Store(tmp_path / "plain.db") as plain:
+        Checkpoint("job", db=plain).step("a", lambda: 1)
+        (first,) = export_runs(plain, ["job"], format=form, out=out).rows
+        target = Path(first.target)
+        inside = target if form == "badgr" else target / "runs.db"
+        inside.unlink(missing_ok=True)
+        if form == "flowcast":
+            (target / "state.json").write_text("{}", encoding="utf-8")
+        with Store(inside) as store:
+            Checkpoint("precious", db=store).step("a", lambda: 2)
+            (row,) = export_runs(plain, ["job"], format=form, out=out, replace=True).rows
+            assert row.target != first.target or (row.action, "database" in row.reason) == ("refused", True)
+            assert store.load_run("precious").steps[0].output == 2
+        with Store(inside) as store:
+            assert store.load_run("precious").steps[0].output == 2
+
+
+def test_a_file_that_is_no_export_gives_way_only_when_that_is_asked_for(store, tmp_path):
+    Checkpoint("job", db=store).step("a", lambda: 1)
+    path = tmp_path / "notes"
+    path.write_text("notes", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="no export"):
+        export_runs(store, ["job"], format="json", out=path)
+    assert path.read_text(encoding="utf-8") == "notes"
+    export_runs(store, ["job"], format="json", out=path, replace=True)
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=4), encoding="utf-8")
+    assert export_runs(store, ["job"], format="jsonl", out=path).rows[0].action == "replaced"
+    assert export_runs(store, ["job"], format="json", out=path).rows[0].action == "replaced"
+
+
+def test_a_store_among_the_files_of_a_folder_is_not_opened_as_one_of_them(tmp_path):
+    with Store(tmp_path / "in" / "runs.json") as store:
+        Checkpoint("job", db=store).step("a", lambda: 1)
+        (row,) = import_paths(store, [tmp_path / "in"]).rows
+        assert (row.action, "in use here" in row.reason) == ("refused", True)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="a system without /dev/stdout")
 @pytest.mark.parametrize("kind", ["pipe", "file"])
 def test_an_export_to_dev_stdout_goes_where_stdout_goes(store, tmp_path, kind):

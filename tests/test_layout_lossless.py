@@ -259,7 +259,7 @@ def test_a_damaged_run_is_refused_and_the_next_one_is_taken(lines, other, tmp_pa
     ("kind", "change"),
     [
         ("run", {"id": ""}), ("run", {"id": "a\0b"}), ("run", {"id": "\ud800"}), ("run", {"id": 5}), ("run", {"name": None}),
-        ("run", {"status": "lost"}), ("run", {"created_at": "yesterday"}), ("run", {"last_seq": 2**70}),
+        ("run", {"status": "lost"}), ("run", {"created_at": "yesterday"}), ("run", {"created_at": "0001-01-01T00:00+14:00"}), ("run", {"last_seq": 2**70}),
         ("run", {"last_seq": True}), ("run", {"owner_token": "x"}), ("run", {"seq": 1}), ("run", {"later": 1}),
         ("run", {"meta_text": "{"}), ("run", {"meta_text": 5}), ("step", {"status": "lost"}), ("step", {"key": "a\0"}),
         ("step", {"effect": "twice"}), ("step", {"id": 7}), ("event", {"type": "a\0"}), ("event", {"seq": "1"}),
@@ -283,6 +283,26 @@ def test_rows_that_no_store_could_hold_are_refused(exported, other, tmp_path, fo
     assert row.action == "refused"
     assert row.reason
     assert not other.exists() or not list(other.list_runs())
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("2026-11-30T22:00:00+02:00", "2026-11-30T20:00:00.000Z"), ("2026-11-30T22:00:00", "2026-11-30T22:00:00.000Z"),
+        ("2026-W49-1", "2026-11-30T00:00:00.000Z"), ("20261130T220000Z", "2026-11-30T22:00:00.000Z"),
+        ("0999-05-05T00:00:00.0004Z", "0999-05-05T00:00:00.000Z"),
+    ],
+)  # fmt: skip
+def test_a_time_that_is_written_otherwise_is_stored_as_times_are(exported, other, tmp_path, written, stored):
+    document = json.loads(exported["json"])
+    run = document["runs"][0]
+    run["created_at"] = run["steps"][0]["started_at"] = run["events"][0]["ts"] = run["pauses"][0]["asked_at"] = written
+    (tmp_path / "e.json").write_text(json.dumps(document), encoding="utf-8")
+    ((run_id, action),) = load(other, tmp_path / "e.json")
+    assert action == "imported"
+    run, steps, events, pauses = content(other, run_id)
+    assert [run["created_at"], steps[0]["started_at"], events[0]["ts"]] == [stored] * 3
+    assert stored in [pause["asked_at"] for pause in pauses]
 
 
 def _double(document: dict[str, Any], part: str) -> None:

@@ -109,7 +109,6 @@ def build(only: str | None = None) -> typer.Typer:
 
 def main() -> NoReturn:
     """Parse, run, exit."""
-    screen.prepare()
     try:
         build(next(iter(sys.argv[1:]), None))(prog_name="agent-resume")
     finally:

@@ -48,6 +48,10 @@ class Usage(Exception):
     """What was asked for makes no sense; exit code 2."""
 
 
+class TooDeep(Usage):
+    """A value is nested deeper than it can be read."""
+
+
 class Stop(Exception):
     """End with a message and an exit code."""
 

@@ -76,7 +76,9 @@ def list_command(
         runs = found if most is None else itertools.islice(found, most)
         shown = _print(store, runs, json=json, format=format)
         if not json and format not in tables.LINE_FORMATS and not shown and store.exists():
-            screen.note("no run fits" if status or name or since or until else "no run yet")
+            screen.note(
+                "no run fits" if any(given is not None for given in (status, name, since, until)) else "no run yet"
+            )
         if limit is None and most is not None and next(found, None) is not None:
             screen.note(f"only {most} runs are shown; --limit 0 shows all")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import screen, session, tables
-from .exits import Usage
+from .exits import TooDeep, Usage
 from .options import Db, Json, Run, json_value
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ def fork_command(
         screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}{decided}")
         for key in forked.ahead:
             screen.note(f"{row.id} has no step {key!r}; the value counts only if the fork reaches one of that key")
+        for key in forked.again:
+            screen.note(
+                f"step {key!r} takes effect once, and may have done so in {row.id}; it is not shared, so the fork will do "
+                "it again (--set gives it a result instead)"
+            )
         if forked.answers and not answers:
             names = ", ".join(map(repr, forked.answers))
             screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")
@@ -140,6 +145,8 @@ def _assignment(text: str) -> tuple[str, object]:
     while at >= 0:
         try:
             return text[:at], json_value(text[at + 1 :], "--set")
+        except TooDeep:
+            raise
         except Usage:
             at = text.find("=", at + 1)
     raise Usage(f"--set: {text!r} is not STEP=JSON; a text needs its own quotes: 'STEP=\"text\"'")

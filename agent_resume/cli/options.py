@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .exits import Usage
+from .exits import TooDeep, Usage
 
 
 def complete_run(incomplete: str) -> list[str]:
@@ -80,12 +80,14 @@ def json_value(text: str, option: str) -> object:
     """A value given as JSON.
 
     Raises:
-        Usage: it is no JSON.
+        Usage: it is no JSON, or (``TooDeep``) more of it than can be read.
     """
     import json
 
     try:
         return json.loads(text)
+    except RecursionError:
+        raise TooDeep(f"{option}: nested too deep; give a flatter value") from None
     except ValueError as error:
         quoted = json.dumps(text)
         raise Usage(f"{option}: not JSON ({error}); a text needs its own quotes: '{quoted}'") from None

@@ -91,6 +91,10 @@ def resume_command(
         return recover.all_interrupted(db, at_once, json=json)
     if run is None:
         raise Usage("which run? give a RUN, or --all-interrupted --exec; agent-resume list shows them")
+    return _resume(run, asked, db, exec=exec, json=json)
+
+
+def _resume(run: str, asked: _Asked, db: str | None, *, exec: bool, json: bool) -> int:
     with session.opened(db) as store:
         row = session.find(store, run)
         counts = _store(store, row, asked, goes_on=exec) if asked.changes else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import screen, show_json, show_text, tables
 
 if TYPE_CHECKING:
+    from agent_resume.models import RunRow
     from agent_resume.store import Store
     from agent_resume.store_admin_detail import RunDetail
 
@@ -104,7 +105,16 @@ def _how(store: Store, detail: RunDetail) -> list[str]:
     lines += ["which runs:" if lines else "It was started by:", f"  {screen.fit(command.text)}"]
     if command.refusal is not None:
         lines.append(f"It cannot be resumed by --exec: {screen.fit(command.refusal)}.")
-    return lines
+    return [*lines, *_renamed(store, detail.run)]
+
+
+def _renamed(store: Store, run: RunRow) -> list[str]:
+    from agent_resume import store_lineage
+
+    # A Checkpoint, whose run is called like its id at first, finds it by that.
+    former = [name for name in store.ask(store_lineage.former_names, run.id) if name != run.id]
+    now, then = screen.fit(repr(run.name)), screen.fit(repr(former[-1])) if former else ""
+    return [f"It was renamed: its program goes on with it once it calls its agent {now}, not {then}."] if former else []
 
 
 def typed(store: Store, detail: RunDetail, options: str = "") -> str:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn, TextIO, cast
@@ -59,11 +60,31 @@ class _Quiet:
             self._end()
 
     def _end(self) -> NoReturn:
+        self._to_nowhere()
+        raise SystemExit(0)
+
+    def _to_nowhere(self) -> None:
         # The interpreter flushes once more at its end; what is left goes nowhere then.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
-        raise SystemExit(0)
+
+
+class _Messages(_Quiet):
+    """Stderr: what cannot be written there, on a full disk, is left out and changes no exit code."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            self._to_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            self._to_nowhere()
 
 
 class _SafeJson:
@@ -85,7 +106,7 @@ def prepare() -> None:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-        setattr(sys, name, cast(TextIO, _Quiet(stream)))
+        setattr(sys, name, cast(TextIO, (_Quiet if name == "stdout" else _Messages)(stream)))
 
 
 def fit(text: object) -> str:
@@ -100,6 +121,11 @@ def fit(text: object) -> str:
 def line(text: str = "") -> None:
     """Print one line of data; what it shows of stored values went through ``fit``."""
     sys.stdout.write(f"{text}\n")
+
+
+def forget() -> None:
+    """Leave out what was printed and cannot be written; nothing more is."""
+    cast(_Quiet, sys.stdout)._to_nowhere()
 
 
 def flush() -> None:
@@ -158,9 +184,20 @@ def json_stream() -> TextIO:
     return cast(TextIO, _SafeJson()) if is_terminal() else sys.stdout
 
 
-def is_terminal() -> bool:
-    """Whether a person looks at stdout."""
-    return sys.stdout.isatty()
+def is_terminal(path: str | None = None) -> bool:
+    """Whether a person looks at stdout, or at what is written to a path."""
+    if path is None:
+        return sys.stdout.isatty()
+    try:
+        if not stat.S_ISCHR(os.stat(path).st_mode):
+            return False
+        device = os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
+    except (OSError, ValueError):  # what writes there will say so
+        return False
+    try:
+        return os.isatty(device)
+    finally:
+        os.close(device)
 
 
 def can_redraw() -> bool:

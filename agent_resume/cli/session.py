@@ -64,10 +64,11 @@ def call(command: Callable[[], int | None], debug: bool) -> int:
             import traceback
 
             sys.stderr.write(traceback.format_exc())
-        return _told(error)
+        return told(error)
 
 
-def _told(error: BaseException) -> int:
+def told(error: BaseException) -> int:
+    """Say on one line what went wrong; the exit code."""
     from agent_resume import redact
 
     if isinstance(error, KeyboardInterrupt):
@@ -82,7 +83,9 @@ def _told(error: BaseException) -> int:
         code, text = exits.FAILED, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     else:
         code, text = exits.FAILED, f"{type(error).__name__}: {error}; --debug shows where"
-    screen.note(f"agent-resume: {redact.DEFAULT.text(text)}")
+    # A store's path is none of the keys that what follows them is masked for, whatever it is called.
+    place = error.path if isinstance(error, errors.StoreError) and text.startswith(error.path) else ""
+    screen.note(f"agent-resume: {place}{redact.DEFAULT.text(text[len(place) :])}")
     return code
 
 

@@ -38,7 +38,8 @@ def export_command(
         typer.Option("--out", metavar="PATH", help="A file, or for flowcast and badgr a folder. Default: stdout."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an export that holds another state of the run.")
+        bool,
+        typer.Option("--replace", help="Replace what is there: another state of the run, or a file that is no export."),
     ] = False,
     db: Db = None,
 ) -> int:
@@ -57,7 +58,7 @@ def export_command(
     with session.opened(db) as store:
         ids = [session.find(store, run).id for run in runs] if runs else _ids(store, name, begin)
         target = screen.json_stream() if out is None or out == "-" else out
-        with bar.shown("export", wanted=out not in (None, "-") or not screen.is_terminal()) as tell:
+        with bar.shown("export", wanted=not screen.is_terminal(None if out == "-" else out)) as tell:
             summary = layouts.export_runs(store, ids, format=format, out=target, replace=replace, progress=tell)
     for row in summary.rows:
         _tell(row, row.run_id, row.target if target is out else "stdout")
@@ -70,7 +71,7 @@ def _ids(store: Store, name: str | None, since: str | None) -> list[str]:
     found = [run.id for run in list_runs(db=store, name=name, since=since, sort="created")]
     if not store.exists():
         screen.note(f"no store at {store.display}; there is nothing to export")
-    elif not found and (name or since):
+    elif not found and (name is not None or since is not None):
         screen.note("no run fits; there is nothing to export")
     return found
 
@@ -146,7 +147,7 @@ def copy_command(
     with session.opened(source) as store, session.opened(to) as target:
         if not store.exists():
             raise exits.Stop(exits.STORE, f"no store at {store.display}; name the source with --from")
-        if store.location == target.location:
+        if store.location.is_same(target.location):
             raise Usage(f"{target.display} is the source itself; name another store with --to")
         report = store_copy.copy(store, target, on_conflict=on_conflict)
     if json:

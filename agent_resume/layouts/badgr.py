@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from agent_resume import clock
 from agent_resume.codec import Codec
-from agent_resume.layouts import jstext
+from agent_resume.layouts import guard, jstext
 from agent_resume.layouts.flatten import flatten, flatten_column
 from agent_resume.layouts.flowcast_names import is_storable
 from agent_resume.layouts.flowcast_own import is_ours
@@ -33,6 +33,8 @@ def file_stem(run: dict[str, Any]) -> str:
 
 def run_of(path: Path) -> str | None:
     """Id of the run that a file holds; None when it holds none that can be read."""
+    if guard.is_database(path):
+        return f"\0{path.name}"
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

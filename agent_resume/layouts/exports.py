@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -35,19 +36,21 @@ def export_runs(
         store: where they are.
         run_ids: which.
         format: ``json`` and ``jsonl`` are lossless; ``flowcast`` and ``badgr`` are other tools' layouts.
-        out: for ``json`` and ``jsonl`` a file, replaced when it is complete, or a text stream; else a folder.
-        replace: an export that is there already, and is another state of the run, gives way. Without this the run is
-            refused, because the other tool may have gone on with it.
+        out: for ``json`` and ``jsonl`` a file, or a text stream; an export that is there is replaced when the new one is
+            complete. Else a folder.
+        replace: for ``json`` and ``jsonl``, a file that is no export gives way too. For the others, an export that is
+            another state of the run does; without this the run is refused, because the other tool may have gone on
+            with it. No database ever gives way, the store least of all.
         progress: called now and then.
 
     Raises:
         RunNotFound: for ``json`` and ``jsonl``; then no file is written.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or must not be.
         ValueError: a stream for a layout of folders.
     """
     ticker = Ticker(progress)
     if format in ("json", "jsonl"):
-        return _export_lossless(store, list(run_ids), format, out, ticker)
+        return _export_lossless(store, list(run_ids), format, out, replace, ticker)
     if not isinstance(out, (str, os.PathLike)):
         raise ValueError(f"{format} writes a folder; give its path")
     write = _write_flowcast if format == "flowcast" else _write_badgr
@@ -64,7 +67,9 @@ def _dump(store: Store, run_id: str, ticker: Ticker) -> Iterator[RunDump]:
         yield dump
 
 
-def _export_lossless(store: Store, run_ids: list[str], format: Format, out: Out, ticker: Ticker) -> ExportSummary:
+def _export_lossless(
+    store: Store, run_ids: list[str], format: Format, out: Out, replace: bool, ticker: Ticker
+) -> ExportSummary:
     dumps: Iterator[AbstractContextManager[RunDump]] = (_dump(store, run_id, ticker) for run_id in run_ids)
 
     def write_all(write: Callable[[str], object]) -> None:
@@ -74,15 +79,35 @@ def _export_lossless(store: Store, run_ids: list[str], format: Format, out: Out,
             lossless.write_jsonl(dumps, len(run_ids), write, ticker.tick)
 
     if isinstance(out, (str, os.PathLike)):
-        with files.NewFile(Path(out)) as new:
-            write_all(lambda text: new.file.write(text.encode()))
-            action: ExportAction = new.commit(replace=True)
+        action = _to_file(Path(out), replace, write_all)
         return ExportSummary(tuple(ExportRow(run_id, str(out), action) for run_id in run_ids))
     write: Callable[[str], object] = out.write
     if (out.encoding or "utf-8").lower().replace("_", "-") not in ("utf-8", "utf8"):
         write = _escaping(out)
     write_all(write)
     return ExportSummary(tuple(ExportRow(run_id, "-", "exported") for run_id in run_ids))
+
+
+def _to_file(path: Path, replace: bool, write_all: Callable[[Callable[[str], object]], object]) -> ExportAction:
+    try:
+        with files.NewFile(path) as new:
+            if not (replace or new.is_special):
+                _refuse_unless_export(new.target)
+            # A terminal would obey what stored values hold of control characters.
+            safe = lossless.ascii_only if new.file.isatty() else str
+            write_all(lambda text: new.file.write(safe(text).encode()))
+            return new.commit(replace=True)
+    except Refused as error:  # of no run, but of the file
+        raise FileExistsError(errno.EEXIST, str(error)) from None
+
+
+def _refuse_unless_export(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        head = file.read(lossless.HEAD)
+    if head and not lossless.is_export(head):
+        raise Refused(f"{path} is there and is no export; choose another name, or --replace it")
 
 
 def _escaping(out: TextIO) -> Callable[[str], object]:

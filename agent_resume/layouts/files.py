@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal
 
-from agent_resume import clock
+from agent_resume import clock, databases
+from agent_resume.layouts import guard
 from agent_resume.layouts.outcomes import Refused
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -22,7 +23,7 @@ _TAKEN = "{} exists and is another state of the run, perhaps a newer one; move i
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; a link, a pipe or a device is refused.
+    """Open a regular file for reading; a link, a pipe, a device or a store that is open here is refused.
 
     Raises:
         Refused: it is no regular file.
@@ -30,6 +31,8 @@ def open_regular(path: Path) -> BinaryIO:
     """
     if path.is_symlink():
         raise Refused(f"{path.name} is a symbolic link and is not followed; put the file itself there")
+    if databases.is_open_here(path):  # to close it as a plain file would drop the locks that this process has on it
+        raise Refused(f"{path.name} belongs to a store that is in use here; give an export of it")
     handle = os.open(path, os.O_RDONLY | _NO_FOLLOW)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -103,7 +106,7 @@ class NewFolder:
             ``exported``, ``unchanged`` (the very same folder was there) or ``replaced``.
 
         Raises:
-            Refused: another folder has the name, and ``replace`` is false.
+            Refused: another folder has the name, and ``replace`` is false or a database lies in it.
         """
         _sync_tree(self.path)
         if not os.path.lexists(self.target):
@@ -115,6 +118,7 @@ class NewFolder:
             return "unchanged"
         if not replace:
             raise Refused(_TAKEN.format(self.target))
+        guard.refuse_databases_in(self.target)
         self._exchange()
         return "replaced"
 
@@ -155,7 +159,11 @@ def _same_tree(new: Path, old: Path) -> bool:
     if old.is_symlink() or not old.is_dir():
         return False
     names = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
-    return all((old / name).is_file() and filecmp.cmp(new / name, old / name, shallow=False) for name in names)
+    return all((old / name).is_file() and _same_file(new / name, old / name) for name in names)
+
+
+def _same_file(new: Path, old: Path) -> bool:
+    return not guard.is_database(old) and filecmp.cmp(new, old, shallow=False)
 
 
 class NewFile:
@@ -163,26 +171,35 @@ class NewFile:
 
     Used as a context manager; without ``commit()`` nothing remains. A pipe or a device is written to directly, since it
     cannot be replaced; a link is followed.
+
+    Attributes:
+        is_special: it is such a pipe or device, or a file that was opened by somebody else.
     """
 
     def __init__(self, target: Path) -> None:
         # /dev/stdout is a link to a pipe, which has no path, or to an open file, which may hold something already.
         handed = os.path.abspath(target).startswith(("/dev/std", "/dev/fd/", "/proc/"))
-        self._is_special = target.exists() and (handed or not target.is_file())
-        self.target = target if self._is_special else Path(os.path.realpath(target))
+        self.is_special = target.exists() and (handed or not target.is_file())
+        self.target = target if self.is_special else Path(os.path.realpath(target))
         self._beside = _sibling(self.target)
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> NewFile:
+        """Begin it.
+
+        Raises:
+            Refused: the target belongs to a database.
+        """
+        guard.refuse_database(self.target)
         make_folder(self.target.parent)
-        self._file = self.target.open("ab") if self._is_special else new_file(self._beside)
+        self._file = self.target.open("ab") if self.is_special else new_file(self._beside)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
-        if not self._is_special:
+        if not self.is_special:
             self._beside.unlink(missing_ok=True)
 
     @property
@@ -199,14 +216,15 @@ class NewFile:
         """Give it its name, durably; as for ``NewFolder``.
 
         Raises:
-            Refused: another file has the name, and ``replace`` is false.
+            Refused: another file has the name, and ``replace`` is false or it belongs to a database.
         """
-        if self._is_special:
+        if self.is_special:
             self._close()
             return "exported"
         self.file.flush()
         os.fsync(self.file.fileno())
         self._close()
+        guard.refuse_database(self.target)  # it may have become one while the export was written
         there = os.path.lexists(self.target)
         if there and filecmp.cmp(self._beside, self.target, shallow=False):
             return "unchanged"

@@ -18,6 +18,7 @@ written, so the export of an untouched import is the same file.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -42,8 +43,11 @@ JSON_COLUMNS = {
     "event": frozenset({"data"}),
     "pause": frozenset({"context", "value"}),
 }  # fmt: skip
+#: So much of a file's beginning tells whether it is an export.
+HEAD = 256
+_BEGINNING = re.compile(rb'\{"agentResume":|\{"version":\d+,"runs":\[')
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 def write_jsonl(
@@ -97,6 +101,11 @@ def write_json(
             write("}")
         mark = ",\n"
     write("]}\n" if mark == "\n" else "\n]}\n")
+
+
+def is_export(head: bytes) -> bool:
+    """Whether a file that begins so is an export, perhaps written again by another tool."""
+    return _BEGINNING.match(b"".join(head.removeprefix(codecs.BOM_UTF8).split())) is not None
 
 
 def row_text(kind: str, row: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_resume import clock, codec_plain, schema, schema_tables
 from agent_resume.layouts.flowcast_names import is_storable
+from agent_resume.layouts.flowcast_read import is_time
 from agent_resume.layouts.lossless import JSON_COLUMNS, canonical
 from agent_resume.layouts.outcomes import Refused
 
@@ -90,6 +91,8 @@ def _check(kind: str, name: str, column: Any, row: dict[str, Any], place: str) -
         raise Refused(f"{place}: beyond 64 bits")
     if expected is str:
         _check_text(kind, name, value, place)
+    if name in _TIMES:
+        row[name] = _time(value, place)
 
 
 def _check_text(kind: str, name: str, value: str, place: str) -> None:
@@ -97,8 +100,6 @@ def _check_text(kind: str, name: str, value: str, place: str) -> None:
         _refuse_unstorable(kind, name, value, place)
     if value == "" and (kind, name) in _NAMES - _MAY_BE_EMPTY:
         raise Refused(f"{place}: empty")
-    if name in _TIMES and not _is_time(value):
-        raise Refused(f"{place}: {value[:40]!r} is no time")
     allowed = _ALLOWED.get((kind, name))
     if allowed is not None and value not in allowed:
         raise Refused(f"{place}: {value[:40]!r} is none of {', '.join(allowed)}")
@@ -115,9 +116,11 @@ def _default(column: Any) -> Any:
     return int(text) if column.type.python_type is int else text
 
 
-def _is_time(text: str) -> bool:
+def _time(text: str, place: str) -> str:
+    # Stored times are compared as texts: they are all UTC, and of one form.
+    if is_time(text):
+        return text
     try:
-        clock.parse_iso(text)
+        return clock.iso(clock.parse_iso(text))
     except ValueError:
-        return False
-    return True
+        raise Refused(f"{place}: {text[:40]!r} is no time") from None
