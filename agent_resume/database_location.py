@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import errors
@@ -23,11 +23,13 @@ class Location:
         kind: ``"sqlite"`` or ``"postgresql"``.
         target: the absolute file path, or the full URL.
         display: what messages show; a URL without its password.
+        option: what a command line of ours must say to mean this store, with a space before it; empty where it need not.
     """
 
     kind: str
     target: str
     display: str
+    option: str = field(default="", compare=False)
 
     @property
     def url(self) -> str:
@@ -37,15 +39,6 @@ class Location:
         from sqlalchemy import URL
 
         return URL.create("sqlite", database=self.target).render_as_string()
-
-    @property
-    def option(self) -> str:
-        """What a command line of ours must say to mean this store, with a space before it; nothing where it need not."""
-        try:
-            here = resolve()
-        except (ValueError, errors.StoreUnavailable):  # AGENT_RESUME_DB is no place, or the working folder is gone
-            here = None
-        return "" if here == self else f" --db {shlex.quote(self.display)}"
 
     def is_same(self, other: Location) -> bool:
         """Whether both are one place; a file may have several names."""
@@ -66,6 +59,17 @@ def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLi
     Raises:
         ValueError: a URL of a database we do not know, or ``:memory:``, which nothing can resume from.
     """
+    found = _resolve(db, state_dir)
+    if db is None and state_dir is None:
+        return found
+    try:
+        named_by_nobody = _resolve(None, None)
+    except (ValueError, errors.StoreUnavailable):  # AGENT_RESUME_DB is no place, or the working folder is gone
+        named_by_nobody = None
+    return found if found == named_by_nobody else replace(found, option=f" --db {shlex.quote(found.display)}")
+
+
+def _resolve(db: str | os.PathLike[str] | None, state_dir: str | os.PathLike[str] | None) -> Location:
     if db is None and state_dir is not None:
         return _file(Path(os.fspath(state_dir)) / DEFAULT_FILE)
     if db is None:

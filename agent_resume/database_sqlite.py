@@ -358,7 +358,10 @@ class SqliteDriver:
 
     def usable(self, connection: sqlite3.Connection) -> bool:
         """Whether the connection can go on after an error, when everything was rolled back."""
-        return not connection.in_transaction
+        try:
+            return not connection.in_transaction
+        except sqlite3.ProgrammingError:  # it is closed
+            return False
 
     def committed(self, connection: sqlite3.Connection, weight: int) -> None:
         """After a commit: keep the log bounded, without the checkpoint that the WAL-reset bug makes dangerous.

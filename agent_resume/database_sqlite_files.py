@@ -88,7 +88,7 @@ class OpenFiles:
         """
         try:
             index = os.stat(f"{self._path}-shm")
-            with open("/proc/locks", encoding="ascii") as file:
+            with open("/proc/locks", encoding="utf-8") as file:
                 held = [line.split() for line in file]
         except OSError:
             return None

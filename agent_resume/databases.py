@@ -96,6 +96,9 @@ def _before_fork() -> None:
     _at_fork.extend(_all)
     deadline = clock.monotonic() + FORK_PATIENCE
     try:
+        if _at_fork:
+            # What another thread is in the middle of importing can never be imported in the child, which needs this.
+            from . import migrate  # noqa: F401
         for database in _at_fork:
             database.before_fork(deadline)
     except KeyboardInterrupt:

@@ -77,7 +77,7 @@ def rebooted(mine: str, other: str) -> bool:
 
 def _first_line(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:  # a codec that is loaded: see databases on forks
             return file.readline().strip()
     except OSError:
         return ""

@@ -192,7 +192,7 @@ def test_a_short_soak_of_everything_at_once() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_two_processes_that_share_a_run_may_both_be_done(db: str) -> None:
+def test_two_processes_that_share_a_run_may_both_be_done(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both have looked before either has settled: the second one finds the run completed, which is what it wanted.
     from agent_resume import run_calls, run_flows
 
@@ -201,14 +201,18 @@ def test_two_processes_that_share_a_run_may_both_be_done(db: str) -> None:
         run.step("s", str)
     finished: list[bool] = []
 
-    def perform(effect: Any) -> Any:
-        value = run_calls.perform(second._core.store, effect)
+    plain = run_calls.perform
+
+    def perform(store: Any, effect: Any) -> Any:
+        value = plain(store, effect)
         if type(effect).__name__ == "Read" and not finished:
             finished.append(True)
             first.done({"by": "first"})
         return value
 
-    run_calls.drive(run_flows.done_flow(second._core, {"by": "second"}), perform)
+    monkeypatch.setattr(run_calls, "perform", perform)
+    store = second._core.store
+    run_calls.drive(run_flows.done_flow(second._core, {"by": "second"}), store, store.database.transact)
     assert finished
     assert agent_resume.load_run("job", db=db).status == "completed"
     first.close()

@@ -326,7 +326,7 @@ def test_killed_three_times_no_acknowledged_item_is_called_again(db, spawn_agent
         "    os.write(calls, b'%d\\n' % n)\n"
         "    return n\n"
         "def body(run):\n"
-        "    for outcome in run.map('item', work, range(800)):\n"
+        "    for outcome in run.map('item', work, range(2000)):\n"
         "        os.write(acks, b'%d\\n' % outcome.value)\n"
         "        if outcome.value == 5: print('going', flush=True)\n"
         f"agent_run('a', body, db={db!r}, run_id='r')\n"
@@ -337,7 +337,7 @@ def test_killed_three_times_no_acknowledged_item_is_called_again(db, spawn_agent
     called_before: list[int] = []
     for _ in range(3):
         agent = spawn_agent(script, marker="going")
-        time.sleep(random.uniform(0, 0.3))
+        time.sleep(random.uniform(0, 0.2))
         agent.process.send_signal(signal.SIGKILL)
         agent.finish()
         acknowledged_before.append(set(acks.read_text().split()))
@@ -346,8 +346,8 @@ def test_killed_three_times_no_acknowledged_item_is_called_again(db, spawn_agent
     calls = ledger.words()
     for known, count in zip(acknowledged_before, called_before, strict=True):
         assert not known.intersection(calls[count:]), "an acknowledged item was called again"
-    assert set(calls) == {str(n) for n in range(800)}
-    assert len(calls) <= 800 + 3 * 8
+    assert set(calls) == {str(n) for n in range(2000)}
+    assert len(calls) <= 2000 + 3 * 8
 
 
 def test_changed_code_is_told_once_for_all_items(db):
