@@ -93,9 +93,13 @@ class Database:
             return value
         finally:
             if not clean:  # also when an interrupt between two lines left the turn with this thread
-                self._inside = None if self._inside == me else self._inside
-                with contextlib.suppress(RuntimeError):
+                # No call before the release: the next Ctrl-C comes in at a call, and the lock would be kept for ever.
+                if self._inside == me:
+                    self._inside = None
+                try:
                     lock.release()
+                except RuntimeError:
+                    pass
 
     def _wait_for_the_lock(self) -> None:
         # A thread that the function inside run.transaction waits for would wait for that transaction for ever.
