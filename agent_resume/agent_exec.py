@@ -42,7 +42,7 @@ def run_for(name: str, store: Store, given: str | None) -> str | None:
     if run_id is None:
         return given
     if _variable(RUN_NAME) not in (None, name):
-        if given is None:
+        if given is None or given in _forked_from(store, run_id):  # the source is not what is to be continued
             _refuse_former_name(run_id, name)
         return given
     if _is_elsewhere(store, run_id, given, name):

@@ -313,6 +313,21 @@ def test_a_renamed_run_is_not_begun_again_under_its_old_name(agent_file, run_pyt
     assert ledger.words() == ["first", "second", "second"]
 
 
+def test_a_renamed_fork_of_a_program_that_names_its_run_leaves_the_source_alone(
+    agent_file, run_python, resume, cli, ledger, tmp_path
+):
+    run_python(agent_file, "die", "source")
+    (tmp_path / "mended").touch()
+    cli("fork", "source", "--id", "child", "--db", "runs.db")
+    cli("rename", "child", "task", "--db", "runs.db")
+    before = ledger.words()
+    agent_file.write_text(AGENT.replace("sys.argv[2] if len(sys.argv) > 2", '"source" if True'), encoding="utf-8")
+    done = resume("child", "--exec")
+    assert done.returncode == 130
+    assert "rename the agent in its program too, or rename the run back" in done.stderr
+    assert ledger.words() == before
+
+
 def test_a_command_that_does_another_run_than_the_one_asked_for_is_said_to(agent_file, run_python, resume, tmp_path):
     run_python(agent_file, "die", "asked")
     agent_file.write_text(AGENT.replace("sys.argv[2] if len(sys.argv) > 2", '"other" if True'), encoding="utf-8")
