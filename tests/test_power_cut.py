@@ -108,6 +108,25 @@ def test_a_folder_whose_parent_was_not_synced_takes_everything_with_it(images: I
     assert contents(images(script), "sub/new") == {"gone", b"x"}
 
 
+def test_a_folder_that_several_processes_make_at_once_comes_before_what_they_put_in_it(
+    powercut: ModuleType, tmp_path: Path
+) -> None:
+    root = tmp_path / "disk"
+    root.mkdir()
+    program = (
+        f"import os; os.chdir({str(root)!r})\n"
+        "for number in range(300):\n"
+        "    os.makedirs(f'd{number}', exist_ok=True)\n"
+        "    f = os.open(f'd{number}/shared', os.O_CREAT | os.O_WRONLY | os.O_APPEND); os.write(f, b'x'); os.close(f)\n"
+    )
+    commands = [[sys.executable, "-c", program]] * 4
+    recording = powercut.record(powercut.build_shim(tmp_path), root, tmp_path / "journal", commands)
+    for entry in recording.journal:
+        recording.disk.replay(entry)
+    image = recording.disk.image(random.Random(1), "kept")
+    assert {image[f"d{number}/shared"] for number in range(300)} == {b"xxxx"}
+
+
 def test_a_change_that_the_model_does_not_know_is_refused(powercut: ModuleType, images: Images) -> None:
     from powercut.disk import UnmodelledError
 

@@ -7,7 +7,8 @@
  *
  * Order. Records are appended by one writev to an O_APPEND file, so the journal is one sequence over all threads and
  * processes. A change is recorded after it is done and before the caller goes on: whoever acts on it comes later in
- * the journal. A sync leaves two records, begin (before) and end (after): it makes durable what was recorded before
+ * the journal. A change of names can be seen by others before its record is there, so each is made and recorded in
+ * one turn, under a lock: what is made in a folder comes after the folder. A sync leaves two records, begin (before) and end (after): it makes durable what was recorded before
  * its begin, and is relied on from its end. That gives a sync no more credit than it has.
  *
  * Memory maps are not seen. SQLite maps its -shm file, which means nothing after a restart and is ignored here; the
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -45,6 +47,7 @@ struct header {
 
 static char folder[PATH_MAX];
 static size_t folder_length;
+static char journal_path[PATH_MAX];
 static int journal = -1;
 
 static void record(char kind, uint64_t inode, uint64_t offset, const void *data, size_t length) {
@@ -67,11 +70,33 @@ __attribute__((constructor)) static void begin(void) {
         return;
     }
     folder_length = strlen(folder);
+    snprintf(journal_path, sizeof journal_path, "%s", log);
     int fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     /* Out of the way of programs that close low descriptors. */
     journal = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 700);
     if (fd >= 0) syscall(SYS_close, fd);
     if (journal < 0) abort();
+}
+
+/* An open file of its own each time, since threads and forked children share the journal's lock. */
+static int turn(void) {
+    if (journal < 0) return -1;
+    int before = errno, failed;
+    int held = (int)syscall(SYS_openat, AT_FDCWD, journal_path, O_RDONLY | O_CLOEXEC, 0);
+    if (held < 0) abort();
+    while ((failed = (int)syscall(SYS_flock, held, LOCK_EX)) != 0 && errno == EINTR) continue;
+    if (failed) abort();
+    errno = before;
+    return held;
+}
+
+static void end_turn(int held) {
+    if (held < 0) return;
+    int before = errno;
+    /* Said aloud: a child forked meanwhile has the file open too, and would keep the lock. */
+    syscall(SYS_flock, held, LOCK_UN);
+    syscall(SYS_close, held);
+    errno = before;
 }
 
 static int below(const char *path) {
@@ -155,6 +180,14 @@ static int exists(int dir, const char *name, int flags) {
     return found;
 }
 
+static int opening(int dir, const char *file, int flags, mode_t mode) {
+    int held = flags & (O_CREAT | O_TRUNC) ? turn() : -1;
+    int existed = exists(dir, file, flags);
+    int fd = opened((int)syscall(SYS_openat, dir, file, flags, mode), flags, existed);
+    end_turn(held);
+    return fd;
+}
+
 static mode_t mode_of(int flags, va_list rest) {
     return flags & (O_CREAT | __O_TMPFILE) ? va_arg(rest, mode_t) : 0;
 }
@@ -165,8 +198,7 @@ static mode_t mode_of(int flags, va_list rest) {
         va_start(rest, flags); \
         mode_t mode = mode_of(flags, rest); \
         va_end(rest); \
-        int existed = exists(AT_FDCWD, file, flags); \
-        return opened((int)syscall(SYS_openat, AT_FDCWD, file, flags, mode), flags, existed); \
+        return opening(AT_FDCWD, file, flags, mode); \
     }
 OPEN(open)
 OPEN(open64)
@@ -177,8 +209,7 @@ OPEN(open64)
         va_start(rest, flags); \
         mode_t mode = mode_of(flags, rest); \
         va_end(rest); \
-        int existed = exists(dir, file, flags); \
-        return opened((int)syscall(SYS_openat, dir, file, flags, mode), flags, existed); \
+        return opening(dir, file, flags, mode); \
     }
 OPENAT(openat)
 OPENAT(openat64)
@@ -244,11 +275,12 @@ int fdatasync(int fd) {
 static int removed(int dir, const char *name, int flags) {
     char path[PATH_MAX];
     struct stat about;
-    int before = errno;
+    int before = errno, held = turn();
     int seen = place(dir, name, path) && lstat(path, &about) == 0;
     errno = before;
     int result = (int)syscall(SYS_unlinkat, dir, name, flags);
     if (seen && result == 0) record('U', about.st_ino, 0, path, strlen(path));
+    end_turn(held);
     return result;
 }
 
@@ -260,7 +292,7 @@ int remove(const char *name) {
 }
 int rmdir(const char *name) { return removed(AT_FDCWD, name, AT_REMOVEDIR); }
 
-static int moved(int from, const char *old, int to, const char *new) {
+static int move(int from, const char *old, int to, const char *new) {
     char paths[2 * PATH_MAX], target[PATH_MAX];
     int leaves = place(from, old, paths), arrives = place(to, new, target);
     int result = (int)syscall(SYS_renameat, from, old, to, new);
@@ -275,15 +307,24 @@ static int moved(int from, const char *old, int to, const char *new) {
     return result;
 }
 
+static int moved(int from, const char *old, int to, const char *new) {
+    int held = turn();
+    int result = move(from, old, to, new);
+    end_turn(held);
+    return result;
+}
+
 int rename(const char *old, const char *new) { return moved(AT_FDCWD, old, AT_FDCWD, new); }
 int renameat(int from, const char *old, int to, const char *new) { return moved(from, old, to, new); }
 
 static int made(int dir, const char *name, mode_t mode) {
     char path[PATH_MAX];
     struct stat about;
+    int held = turn();
     int result = (int)syscall(SYS_mkdirat, dir, name, mode);
     if (result == 0 && place(dir, name, path) && lstat(path, &about) == 0)
         record('M', about.st_ino, 1, path, strlen(path));
+    end_turn(held);
     return result;
 }
 
