@@ -19,7 +19,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import errors, run_calls, store_notify
-from .database_batch import Queued, Way, fulfil, start_thread
+from .database_batch import Queued, Way
+from .database_helpers import fulfil, start_thread
 from .run_context import active
 from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
 

@@ -2,7 +2,8 @@
 
 Every write is one explicit BEGIN IMMEDIATE … COMMIT around one operation: a plain function of a ``Tx``. A process has
 one write connection. Synchronous callers take the write lock and run the transaction themselves (no queue, no
-hand-over); asynchronous ones go through the batch door, whose thread does the same for all that is queued.
+hand-over); asynchronous ones, and threads that find the lock taken, go through the batch door, whose thread does the
+same for all that is queued.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from . import clock, errors, faults
-from .database_batch import BatchDoor, Helpers
+from .database_batch import BatchDoor, Queued
 from .database_drivers import driver_of
+from .database_helpers import Helpers
 from .database_location import Location
 
 if TYPE_CHECKING:
@@ -81,6 +83,9 @@ class Database:
         clean, lock = False, self._lock
         try:
             if not lock.acquire(False):
+                done = None if me == self.batch.ident else self._with_others(operation, arguments, full)
+                if done is not None:
+                    return done.outcome()  # type: ignore[no-any-return]  # what the operation returned
                 self._wait_for_the_lock()
             self._inside = me
             if self._persist is None:
@@ -101,6 +106,18 @@ class Database:
                 except RuntimeError:
                     pass
 
+    def _with_others(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> Queued | None:
+        """In one commit with other threads that find the lock taken; None when that cannot be.
+
+        The main thread stays out: Ctrl-C would take it away from a write that is still to be made.
+        """
+        if threading.current_thread() is threading.main_thread():
+            return None
+        try:
+            return self.batch.perform((operation, arguments, full))[0]
+        except errors.StoreUnavailable:  # no thread can be started any more
+            return None
+
     def _wait_for_the_lock(self) -> None:
         # A thread that the function inside run.transaction waits for would wait for that transaction for ever.
         began = clock.monotonic()
@@ -118,7 +135,7 @@ class Database:
         else:
             driver.check_in_place()
         try:
-            tx.weight, tx.mark = 0, None
+            tx.weight, tx.mark, tx.later = 0, None, None
             value: T = driver.write(tx, operation, arguments, full)
         except BaseException as error:  # noqa: BLE001 - translated and raised
             self._abandon(tx)
@@ -201,7 +218,7 @@ class Database:
     def _begin_held(self, check: Callable[..., object], arguments: tuple[Any, ...]) -> Tx:
         tx = self._writable()
         try:
-            tx.mark = None
+            tx.mark = tx.later = None
             self.driver.set_durability(tx.cursor.execute, True)
             self.driver.begin(tx.connection, tx.cursor.execute)
             check(tx, *arguments)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import clock, errors
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agent_resume")
 
+F = TypeVar("F", bound=Callable[..., Any])
 Queue = SimpleQueue["Queued | None"]
 
 #: Most operations in one transaction, so that one commit never holds the write lock for long.
@@ -54,6 +55,21 @@ class Queued:
     def deliver(self) -> None:
         """Hand the outcome over."""
         self.settle(self.value, self.error)
+
+    def outcome(self) -> Any:
+        """The value, or the error is raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+_put_off: set[Callable[..., Any]] = set()
+
+
+def puts_off(operation: F) -> F:
+    """Mark an operation that may put statements off (``Tx.later``); what all others see has been written before."""
+    _put_off.add(operation)
+    return operation
 
 
 class Latch:
@@ -95,6 +111,12 @@ class BatchDoor:
         self._lock = threading.Lock()
         self._queue: Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    @property
+    def ident(self) -> int | None:
+        """Number of the door's own thread; None when it does not run."""
+        thread = self._thread
+        return None if thread is None else thread.ident
 
     def submit(self, operation: Callable[..., Any], *arguments: Any, full: bool = True) -> Future[Any]:
         """Queue an operation; its outcome comes in the future."""
@@ -258,9 +280,13 @@ def _next(queue: Queue) -> list[Queued] | None:
 
 def _all(tx: Tx, batch: list[Queued]) -> None:
     tx.begin_now()
+    tx.later = {}
     for item in batch:
         item.tried = True
+        if item.operation not in _put_off:
+            tx.run_later()
         item.value = item.operation(tx, *item.arguments)
+    tx.run_later()
 
 
 def _refuse(batch: list[Queued], error: BaseException) -> None:
@@ -329,71 +355,3 @@ def _hand_over(item: Queued) -> None:
         item.deliver()
     except Exception:
         log.exception("an outcome could not be handed over")  # the others still get theirs
-
-
-#: Threads for what coroutines may not do on their loop: reading, opening.
-HELPERS = 4
-
-
-class Helpers:
-    """A few daemon threads that call what may block.
-
-    Not a ThreadPoolExecutor: that one keeps the process alive until its last call has ended, and refuses work once the
-    interpreter begins to go down. Not asyncio's default pool either: it can be full of the user's tools.
-    """
-
-    def __init__(self, size: int = HELPERS) -> None:
-        self._size = size
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-
-    def submit(self, fn: Callable[[], Any]) -> Future[Any]:
-        """Call ``fn`` on one of the threads.
-
-        Raises:
-            RuntimeError: not one thread can be started.
-        """
-        with self._lock:
-            if self._threads < self._size:
-                try:
-                    start_thread(self._serve, "agent-resume-reads")
-                except RuntimeError:
-                    if not self._threads:
-                        raise
-                else:
-                    self._threads += 1
-        future: Future[Any] = Future()
-        self._work.put((future, fn))
-        return future
-
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
-            fulfil(*item)
-            del item  # its value is not kept until the next call
-
-    def close(self) -> None:
-        """End the threads once they have called what was submitted; a later ``submit`` starts others."""
-        with self._lock:
-            threads, self._threads = self._threads, 0
-        for _ in range(threads):
-            self._work.put(None)
-
-
-def start_thread(target: Callable[[], Any], name: str) -> threading.Thread:
-    """Start a thread that keeps no process alive."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def fulfil(future: Future[Any], fn: Callable[[], Any]) -> None:
-    """Call ``fn`` for ``future``, unless that was cancelled before."""
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        value = fn()
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the future
-        future.set_exception(error)
-    else:
-        future.set_result(value)

@@ -129,6 +129,9 @@ class Tx:
 
     ``weight`` estimates the bytes that the transaction adds to the log, for the checkpoint rule. ``mark`` is what the
     transaction can be recognised by when nobody knows whether its COMMIT happened; see ``append``.
+
+    ``later`` is for many operations in one transaction: under a key of the operations' own, a statement that each of
+    them would run with other values, to be run once. None where there is one operation.
     """
 
     __slots__ = (
@@ -138,6 +141,7 @@ class Tx:
         "_texts",
         "connection",
         "cursor",
+        "later",
         "mark",
         "reading",
         "relaxed",
@@ -155,6 +159,7 @@ class Tx:
         self._texts: dict[Statement, tuple[str, Pick]] = {}
         self.weight = 0
         self.mark: tuple[int, int, int, str] | None = None
+        self.later: dict[object, tuple[Statement, dict[str, Any]]] | None = None
 
     @property
     def dialect(self) -> str:
@@ -234,6 +239,14 @@ class Tx:
         self._execute(known[0], values)
         row = self.cursor.fetchone()
         return 0 if row is None else int(row[0])
+
+    def run_later(self) -> None:
+        """Run what was put off, before something relies on it."""
+        if self.later:
+            put_off, self.later = self.later, {}
+            for statement, values in put_off.values():
+                if self.run(statement, values) != 1:
+                    raise AssertionError(f"{values} came too late")
 
     def many(self, statement: Statement, rows: list[dict[str, Any]]) -> None:
         """Run one statement once a row; a server gets them all in one go."""

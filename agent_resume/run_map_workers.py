@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import run_calls, store_steps
-from .database_batch import start_thread
+from .database_helpers import start_thread
 from .run_effects import Write
 
 if TYPE_CHECKING:

@@ -121,6 +121,7 @@ def look(tx: Tx, place: Place) -> Look:
         RunNotFound: it was deleted.
         RunLost: its epoch moved.
     """
+    tx.run_later()
     row = tx.one(_LOOK, {"run": place.seq})
     if row is None:
         raise errors.RunNotFound(place.id)
@@ -132,6 +133,7 @@ def look(tx: Tx, place: Place) -> Look:
 
 def raise_seq(tx: Tx, place: Place, found: Look, last: int, now: str) -> None:
     """Store the highest event number given, guarded by the epoch that was seen."""
+    tx.run_later()
     touched = tx.run(_RAISE_SEQ, {"run": place.seq, "old_epoch": found.epoch, "last": last, "now": now})
     if touched != 1:
         raise errors.RunLost(place.id)
@@ -148,11 +150,18 @@ def next_seq(tx: Tx, place: Place, now: str) -> int | None:
     known = place.known
     if known is None or known.last < 0 or (place.epoch is not None and place.epoch != known.epoch):
         return None
-    last = known.last + 1
+    last, later = known.last + 1, tx.later
+    if later is not None and (put_off := later.get(known)) is not None:
+        # Checked by the first of this transaction, and nobody else writes meanwhile: the last one is stored for all.
+        put_off[1]["last"], put_off[1]["now"] = last, now
+        known.last = last
+        return last
     values = {"run": place.seq, "old": known.last, "old_epoch": known.epoch, "last": last, "now": now}
     if tx.run(_ADVANCE, values) != 1:
         known.last = -1
         return None
+    if later is not None:
+        later[known] = _ADVANCE, values | {"old": last}
     known.last = last
     return last
 
@@ -160,6 +169,7 @@ def next_seq(tx: Tx, place: Place, now: str) -> int | None:
 def give_seq_back(tx: Tx, place: Place, seq: int, now: str) -> None:
     """The number from ``next_seq`` was not used after all."""
     assert place.known is not None  # next_seq() gave the number
+    tx.run_later()
     values = {"run": place.seq, "old": seq, "old_epoch": place.known.epoch, "last": seq - 1, "now": now}
     tx.run(_ADVANCE, values)
     place.known.last = seq - 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import clock, errors, ownership
 from .codec import Encoded
+from .database_batch import puts_off
 from .database_sql import Statement, Tx
 from .sql import bindparam, insert, select, steps, update
 from .store_claim import Asking, Claim, ClaimRequest
@@ -121,6 +122,7 @@ def refuse_unless_running(found: Look, place: Place, action: str) -> None:
     raise errors.InvalidTransition(place.id, status=found.status, action=action, hint=hint)
 
 
+@puts_off
 def claim(tx: Tx, place: Place, request: ClaimRequest) -> Claim:
     """Look at the step and, when it is to be run now, mark its attempt as begun.
 
@@ -249,6 +251,7 @@ class Attempt:
     token: str
 
 
+@puts_off
 def complete(
     tx: Tx, place: Place, attempt: Attempt, encoded: Encoded, ms: int, meta: str | None, data: str | None = None
 ) -> None:

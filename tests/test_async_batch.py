@@ -6,12 +6,25 @@ import asyncio
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from loops import no_blocking_calls  # noqa: F401 - a fixture
 
-from agent_resume import Checkpoint, RunLost, StoreBusy, StoreDamaged, StoreUnavailable, database_sqlite, databases
+from agent_resume import (
+    Checkpoint,
+    RunLost,
+    StoreBusy,
+    StoreDamaged,
+    StoreUnavailable,
+    agent_run,
+    database_sqlite,
+    databases,
+)
+from agent_resume.database_batch import puts_off
 from agent_resume.database_location import resolve
+from agent_resume.store_sql import next_seq
 
 
 @pytest.fixture
@@ -108,6 +121,125 @@ def test_one_commit_serves_a_whole_batch(store):
     assert len(commits) <= 3
 
 
+def beside_a_long_write(store, *work):
+    """Calls each of ``work`` in a thread of its own while a write holds the lock, and lets that one go a little later."""
+    held, release = threading.Event(), threading.Event()
+
+    def block(tx):
+        held.set()
+        release.wait(20)
+
+    holder = threading.Thread(target=store.direct, args=(block,))
+    holder.start()
+    held.wait(20)
+    with ThreadPoolExecutor(len(work)) as pool:
+        futures = [pool.submit(one) for one in work]
+        time.sleep(0.3)
+        release.set()
+    holder.join()
+    return futures
+
+
+def test_threads_that_find_the_lock_taken_share_a_commit(db, store):
+    commits = []
+    commit = store.driver.committed
+    store.driver.committed = lambda *args: commits.append(1) or commit(*args)
+    futures = beside_a_long_write(store, *[partial(store.direct, insert, str(n)) for n in range(20)])
+    assert [future.result() for future in futures] == [str(n) for n in range(20)]
+    assert len(stored(db)) == 20
+    assert len(commits) <= 4  # the long one's, and those that had queued up when the door's thread looked
+
+
+def test_each_thread_hears_of_its_own_refusal(db, store):
+    work = [partial(store.direct, refuses if n % 5 == 0 else insert, str(n)) for n in range(20)]
+    futures = beside_a_long_write(store, *work)
+    assert [type(future.exception()) for future in futures] == [
+        RunLost if n % 5 == 0 else type(None) for n in range(20)
+    ]
+    assert stored(db) == {str(n) for n in range(20) if n % 5}
+
+
+def test_the_main_thread_waits_for_the_lock_itself(db, store):
+    held = threading.Event()
+
+    def block(tx):
+        held.set()
+        time.sleep(0.3)
+
+    holder = threading.Thread(target=store.direct, args=(block,))
+    holder.start()
+    held.wait(20)
+    assert store.direct(insert, "mine") == "mine"
+    assert store.batch.ident is None  # the door was never asked
+    holder.join()
+
+
+def test_threads_wait_for_the_lock_themselves_when_the_doors_thread_cannot_be_started(db, store, monkeypatch):
+    start = threading.Thread.start
+
+    def no_door(thread):
+        if thread.name == "agent-resume-commits":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_door)
+    futures = beside_a_long_write(store, *[partial(store.direct, insert, str(n)) for n in range(4)])
+    assert [future.result() for future in futures] == ["0", "1", "2", "3"]
+
+
+def test_steps_in_one_commit_are_numbered_without_a_gap_whatever_else_is_in_it(db):
+    """A number is checked once a commit and stored at its end; everybody else has to see it before."""
+    stored_elsewhere = (
+        "INSERT INTO steps (run_id, key, seq, status, output_format, output) "
+        "SELECT seq, ?, 1000, 'completed', 'json', '\"elsewhere\"' FROM runs"
+    )
+
+    def complete_elsewhere():
+        other = sqlite3.connect(db, isolation_level=None)
+        other.executemany(stored_elsewhere, [("s30",), ("s90",)])
+        other.close()
+
+    async def work(number):
+        return number
+
+    async def body(run):
+        await run.step("warm", work, 0)
+        await asyncio.to_thread(complete_elsewhere)
+        steps = [run.step(f"s{number}", work, number) for number in range(120)]
+        events = [run.event("e", number=number) for number in range(20)]
+        records = [run.record(f"r{number}", number) for number in range(20)]
+        mixed = [one for three in zip(steps[::6], events, records, strict=True) for one in three]
+        rest = [one for place, one in enumerate(steps) if place % 6]
+        await asyncio.gather(*mixed, *rest)
+        return [await run.get_step_result(f"s{number}") for number in range(120)]
+
+    found = asyncio.run(agent_run("a", body, db=db))
+    assert found == [number if number not in (30, 90) else "elsewhere" for number in range(120)]
+    connection = sqlite3.connect(db)
+    numbers = [seq for (seq,) in connection.execute("SELECT seq FROM events ORDER BY id")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert connection.execute("SELECT last_seq FROM runs").fetchone() == (len(numbers),)
+    connection.close()
+
+
+def test_an_operation_sees_what_those_before_it_in_its_commit_put_off(db, store):
+    @puts_off
+    def number(tx, place):
+        return next_seq(tx, place, "")
+
+    def last(tx):
+        tx.cursor.execute("SELECT last_seq FROM runs")
+        return tx.cursor.fetchone()[0]
+
+    with Checkpoint("r", db=db) as run:
+        run.record("warm", 1)
+        place = run._core.where
+        numbers = together(store, (number, place), (number, place), (last,), (number, place))
+        found = [future.result(20) for future in numbers]
+        assert found == [found[0], found[0] + 1, found[0] + 1, found[0] + 2]
+        assert store.direct(last) == found[3]
+
+
 def test_what_is_queued_at_close_is_committed_and_the_next_use_works(db, store):
     futures = [store.batch.submit(insert, str(n)) for n in range(200)]
     store.close()
@@ -187,7 +319,7 @@ def test_when_no_thread_can_be_started_nothing_waits(db, store, monkeypatch):
 
 def test_helpers_keep_no_process_alive(run_python, db):
     done = run_python(
-        "import time\nfrom agent_resume.database_batch import Helpers\n"
+        "import time\nfrom agent_resume.database_helpers import Helpers\n"
         "helpers = Helpers()\n"
         "print(helpers.submit(lambda: 5).result())\n"
         "helpers.submit(lambda: time.sleep(600))"
