@@ -42,7 +42,6 @@ class StepSpec:
         attempt: number of the attempt that this call made; 0 while it made none.
         failures: how many of its attempts failed.
         how: the flow of one attempt, when it is not simply calling ``fn``.
-        plain: every option has its default, as nearly always.
         over: nobody is at work on it any more (``Presence``).
         fleeting: an item of ``run.map``: it leaves nothing in memory, since there may be a million of them.
     """
@@ -65,7 +64,6 @@ class StepSpec:
     failures: int = 0
     fleeting: bool = False
     how: Callable[..., Any] | None = None
-    plain: bool = True
     over: bool = False
 
     def check(self) -> None:
@@ -78,7 +76,7 @@ class StepSpec:
             raise TypeError(
                 f"step {self.key!r} wants a function, got a {type(self.fn).__name__}; to store a value use run.record()"
             )
-        self.plain = (
+        plain = (
             self.meta is None
             and self.timeout is None
             and self.retry is None
@@ -88,7 +86,7 @@ class StepSpec:
             and self.isolation is None
             and self.keep_errors == ()
         )
-        if not self.plain:
+        if not plain:
             self._check_options()
 
     def _check_options(self) -> None:

@@ -59,10 +59,6 @@ def step_flow(core: RunCore, spec: StepSpec) -> Flow:
     try:
         mine = in_flight.take(held, spec)
         if mine:
-            if spec.plain and spec.how is None and spec.key not in core.index and not owner.heart.late:
-                claim = yield from _claim_plainly(core, spec, owner, place)
-                if claim is not None:
-                    return (yield from attempt_flow(core, spec, claim))
             return (yield from _step(core, spec, owner))
     finally:
         spec.over = True  # first, and no call: Ctrl-C comes in at calls
@@ -140,27 +136,6 @@ def _look_at(core: RunCore, spec: StepSpec) -> None:
 
 
 # -- begin -----------------------------------------------------------------------------------------------------------
-
-
-def _claim_plainly(core: RunCore, spec: StepSpec, owner: Owner, place: Place) -> Flow:
-    """The usual case, straight: no options, and nobody has begun the step. None when it is not so: ask ``_claim``."""
-    _look_at(core, spec)
-    faults.at("before-claim")
-    skips = core.take_skips()
-    request = ClaimRequest(
-        spec.key, owner.token, owner.judge, "repeatable", spec.fingerprint, spec.code_hash, None, skips=skips
-    )  # fmt: skip
-    try:
-        claim = yield Write(store_steps.claim, (place, request), False)
-    except BaseException as trouble:
-        yield from _not_claimed(core, place, request, owner, trouble)
-        raise
-    if claim.kind == "claimed":
-        faults.at("after-claim")
-        return claim
-    if not claim.unknown:  # nothing was written
-        core.return_skips(skips)
-    return None
 
 
 def _not_claimed(
