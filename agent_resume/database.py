@@ -21,6 +21,7 @@ from .database_location import Location
 
 if TYPE_CHECKING:
     from .database_sql import Tx
+from .errors_base import Picklable, name_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Database:
         self._readers: list[Tx] = []
         self._reading: dict[int, int] = {}
         self._readers_changed = threading.Condition()
-        self.batch = BatchDoor(self.direct, lambda tx: self.driver.intact(tx.connection), self.display)
+        self.batch = BatchDoor(self.direct, lambda tx: self.driver.intact(tx.connection), self.location)
         self.helpers = Helpers()
         self._closed_for_fork = False
 
@@ -148,6 +149,8 @@ class Database:
         translated = self.driver.translate(error)
         if translated is error and ours:
             translated = self.driver.blame_the_schema(error)
+        if isinstance(translated, Picklable):
+            name_store(translated, self.location.option)
         if translated is error:
             raise error
         raise translated from error

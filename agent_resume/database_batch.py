@@ -17,10 +17,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import clock, errors
+from .errors_base import name_store
 
 if TYPE_CHECKING:
     import asyncio
 
+    from .database_location import Location
     from .database_sql import Tx
 
 log = logging.getLogger("agent_resume")
@@ -101,13 +103,12 @@ class BatchDoor:
     Args:
         direct: runs one operation in a transaction of its own and returns its value (the direct door).
         intact: after an error inside a transaction, whether the transaction is still open.
-        display: the store's name, for messages.
+        location: of the store, for messages.
     """
 
-    def __init__(self, direct: Callable[..., Any], intact: Callable[[Tx], bool], display: str = "the store") -> None:
-        self._direct = direct
-        self._intact = intact
-        self._display = display
+    def __init__(self, direct: Callable[..., Any], intact: Callable[[Tx], bool], location: Location) -> None:
+        self._direct, self._intact = direct, intact
+        self._location = location
         self._lock = threading.Lock()
         self._queue: Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -166,7 +167,7 @@ class BatchDoor:
         try:
             thread.start()
         except RuntimeError as error:
-            raise errors.StoreUnavailable(self._display, f"no thread for its commits ({error})") from error
+            raise errors.StoreUnavailable(self._location.display, f"no thread for its commits ({error})") from error
         self._thread = thread
 
     def close(self) -> None:
@@ -184,18 +185,18 @@ class BatchDoor:
             try:
                 self._commit(batch)
             except BaseException as error:  # the thread must go on, and everybody must hear of it
-                log.error("the commits of %s were interrupted", self._display, exc_info=error)
+                log.error("the commits of %s were interrupted", self._location.display, exc_info=error)
                 self._give_up(batch)
             try:
                 _deliver(batch)
             except BaseException:
-                log.exception("outcomes of %s could not be handed over", self._display)
+                log.exception("outcomes of %s could not be handed over", self._location.display)
 
     def _give_up(self, batch: list[Queued]) -> None:
         for item in batch:
             if not item.settled:
                 item.error = errors.StoreUnavailable(
-                    self._display, "its commit was interrupted, so whether this was stored is unknown",
+                    self._location.display, "its commit was interrupted, so whether this was stored is unknown",
                     "resume the run: it looks what is stored",
                 )  # fmt: skip
 
@@ -249,12 +250,12 @@ class BatchDoor:
                 if not self._intact(tx):
                     raise
                 execute("ROLLBACK TO one")
+                name_store(error, self._location.option)
                 item.error = error
             execute("RELEASE one")
 
 
-#: What an operation refuses with. Errors of the driver end the transaction instead.
-_REFUSALS = (errors.AgentResumeError, errors.RunCancelled)
+_REFUSALS = (errors.AgentResumeError, errors.RunCancelled)  #: What an operation refuses with.
 
 
 def _next(queue: Queue) -> list[Queued] | None:

@@ -13,6 +13,10 @@ from . import errors
 #: Folder and file used when nobody names a store.
 DEFAULT_FOLDER = ".agent-resume"
 DEFAULT_FILE = "runs.db"
+#: Names the store of whoever names none.
+DB = "AGENT_RESUME_DB"
+#: Set by what starts programs, ``agent-resume run`` and ``resume --exec``: by it they find the runs of those.
+SUPERVISOR = "AGENT_RESUME_SUPERVISOR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,14 @@ class Location:
         target: the absolute file path, or the full URL.
         display: what messages show; a URL without its password.
         option: what a command line of ours must say to mean this store, with a space before it; empty where it need not.
+        is_named: whether somebody named it, on a command line, in a program or in ``AGENT_RESUME_DB``.
     """
 
     kind: str
     target: str
     display: str
     option: str = field(default="", compare=False)
+    is_named: bool = field(default=False, compare=False)
 
     @property
     def url(self) -> str:
@@ -60,20 +66,26 @@ def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLi
         ValueError: a URL of a database we do not know, or ``:memory:``, which nothing can resume from.
     """
     found = _resolve(db, state_dir)
-    if db is None and state_dir is None:
-        return found
+    by_caller, by_environment = db is not None or state_dir is not None, bool(os.environ.get(DB))
+    # In a program that was started so the variable may be the starter's, and the user's shell is without it.
+    is_handed_on = by_environment and SUPERVISOR in os.environ
+    needed = is_handed_on or (by_caller and found != _named_by_nobody())
+    option = f" --db {shlex.quote(found.display)}" if needed else ""
+    return replace(found, option=option, is_named=by_caller or by_environment)
+
+
+def _named_by_nobody() -> Location | None:
     try:
-        named_by_nobody = _resolve(None, None)
+        return _resolve(None, None)
     except (ValueError, errors.StoreUnavailable):  # AGENT_RESUME_DB is no place, or the working folder is gone
-        named_by_nobody = None
-    return found if found == named_by_nobody else replace(found, option=f" --db {shlex.quote(found.display)}")
+        return None
 
 
 def _resolve(db: str | os.PathLike[str] | None, state_dir: str | os.PathLike[str] | None) -> Location:
     if db is None and state_dir is not None:
         return _file(Path(os.fspath(state_dir)) / DEFAULT_FILE)
     if db is None:
-        db = os.environ.get("AGENT_RESUME_DB") or Path(DEFAULT_FOLDER) / DEFAULT_FILE
+        db = os.environ.get(DB) or Path(DEFAULT_FOLDER) / DEFAULT_FILE
     text = os.fspath(db)
     if "://" in text:
         return _url(text)

@@ -119,10 +119,10 @@ class RunNotFound(AgentResumeError):
 
     run_id: str
 
-    def __init__(self, run_id: str, *, where: str | None = None) -> None:
+    def __init__(self, run_id: str, *, where: str | None = None, at: str = "") -> None:
         place = f" in {where}" if where else ""
         super().__init__(
-            f"no run {run_id!r}{place}; `agent-resume list` shows the runs, db= (or --db) names another store",
+            f"no run {run_id!r}{place}; `agent-resume list{at}` shows the runs, db= (or --db) names another store",
             run_id=run_id,
         )
 
@@ -193,12 +193,12 @@ class RunLost(AgentResumeError):
     key: str | None
     result: Any
 
-    def __init__(self, run_id: str, *, key: str | None = None, result: Any = NO_RESULT) -> None:
+    def __init__(self, run_id: str, *, key: str | None = None, result: Any = NO_RESULT, at: str = "") -> None:
         what = f"step {key!r} of run {run_id!r}" if key is not None else f"run {run_id!r}"
         super().__init__(
             f"{what} is not this process's any more: it was taken over or changed by somebody else; nothing more of this "
             f"process is stored (error.result holds a result that was refused). Stop here; "
-            f"agent-resume show -- {run_id!r} says what became of it",
+            f"agent-resume show{at} -- {run_id!r} says what became of it",
             run_id=run_id,
             key=key,
             result=result,

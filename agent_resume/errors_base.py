@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 #: What ``result`` holds on errors that carry none; a stored None is a result too.
 NO_RESULT: Any = type("NoResult", (), {"__repr__": lambda _: "NO_RESULT", "__bool__": lambda _: False})()
+
+
+# Commands of ours in a message that do not name the store yet.
+_COMMAND = re.compile(r"\bagent-resume (?:list|show|resume|rerun|sql|doctor)\b(?! --db )")
+
+
+def name_store(error: BaseException, option: str) -> None:
+    """Make the commands in an error's message name the store; ``option`` is how, with a space before it."""
+    text = error.args[0] if error.args else None
+    if option and isinstance(text, str):
+        error.args = (_COMMAND.sub(lambda found: found[0] + option, text), *error.args[1:])
 
 
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:

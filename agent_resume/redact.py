@@ -295,3 +295,15 @@ def strength(key: str) -> int:
 
 #: The rules that hold where the user gave none.
 DEFAULT = Redactor()
+
+
+class _Unmasked(Redactor):
+    def text(self, text: str) -> str:
+        return text
+
+    def value(self, value: Any) -> Any:
+        return value
+
+
+#: Shows everything as it is.
+NOTHING = _Unmasked()

@@ -54,7 +54,8 @@ def attempt_flow(core: RunCore, spec: StepSpec, claim: Claim) -> Flow:
     faults.at("after-return")
     if core.owner.token != attempt.token:
         # A child that the function forked came back here: the attempt is its parent's, who still executes it.
-        return Raised(outcome.error or errors.RunLost(core.run_id, key=spec.key, result=outcome.value))
+        at = core.store.location.option
+        return Raised(outcome.error or errors.RunLost(core.run_id, key=spec.key, result=outcome.value, at=at))
     if outcome.error is not None:
         core.note_failure(context, outcome.error, None if spec.fleeting else used)
         return (yield from fail_flow(core, spec, claim, attempt, outcome.error, ms))
@@ -91,7 +92,7 @@ def store_result(
 
 def _not_stored(core: RunCore, attempt: Attempt, write: Write, value: Any, trouble: BaseException) -> Flow:
     if isinstance(trouble, errors.RunLost | errors.RunNotFound):  # taken over, or deleted
-        lost = errors.RunLost(core.run_id, key=attempt.key, result=value)
+        lost = errors.RunLost(core.run_id, key=attempt.key, result=value, at=core.store.location.option)
         # Others would wait for this process to end, which may be long after.
         yield from once_more(Write(store_steps.let_go, (attempt,), full=False), lost)
         raise lost from None

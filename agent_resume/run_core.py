@@ -111,7 +111,7 @@ class RunCore(Names):
     def where(self) -> Place:
         """The run's place, once it is known."""
         if self.place is None:
-            raise errors.RunNotFound(self.run_id, where=self.store.display)
+            raise errors.RunNotFound(self.run_id, where=self.store.display, at=self.store.location.option)
         return self.place
 
     @property
@@ -231,7 +231,7 @@ class RunCore(Names):
             errors.StepCodeChangedWarning,
             key,
             f"the code of step {key!r} of run {self.run_id!r} changed since its result was stored: the stored result is "
-            f"returned; to run it again: agent-resume rerun -- {self.run_id!r} {key!r}",
+            f"returned; to run it again: agent-resume rerun{self.store.location.option} -- {self.run_id!r} {key!r}",
         )
 
     def warn_once(self, kind: type[errors.AgentResumeWarning], key: str, text: str) -> None:

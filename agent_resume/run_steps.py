@@ -32,6 +32,7 @@ from .run_options import StepSpec
 from .run_retry import NOT_DONE, UNKNOWN, Verified
 from .store_claim import Claim, ClaimRequest
 from .store_index import KEPT_ERROR
+from .store_sql import look
 
 if TYPE_CHECKING:
     from .store_owner import Owner
@@ -234,8 +235,8 @@ def _stored(core: RunCore, spec: StepSpec, entry: Any) -> Flow:
     if format == KEPT_ERROR:
         core.skipped(entry[SEQ], spec.key, None)
         return Raised(_kept_error(core, spec, error))
-    if format is None or text is None:
-        raise errors.RunLost(core.run_id, key=spec.key)  # discarded meanwhile, by rerun or prune
+    if format is None or text is None:  # discarded meanwhile, by rerun or prune
+        raise errors.RunLost(core.run_id, key=spec.key, at=core.store.location.option)
     decode = functools.partial(core.decode, spec.key, format, text, spec.returns, spec.fn)
     value = decode()
     core.skipped(entry[SEQ], spec.key, decode)
@@ -252,7 +253,7 @@ def _stored_elsewhere(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
     """Another process completed it since the index was loaded."""
     entry = yield Read(store_index.load_index_entry, (core.where.seq, spec.key))
     if entry is None:
-        raise errors.RunLost(core.run_id, key=spec.key)
+        raise errors.RunLost(core.run_id, key=spec.key, at=core.store.location.option)
     core.index[spec.key] = entry
     value = core.replay(spec, entry)
     if value is not MISS:
@@ -286,11 +287,14 @@ def _decide(core: RunCore, spec: StepSpec, owner: Owner, doubt: Claim) -> Flow:
         encoded, fresh = core.codec.settle(verdict.value, key=spec.key, returns=spec.returns, hint=spec.fn)
         settled = yield Write(store_steps.settle_doubt, (core.where, spec.key, encoded, "verify", doubt.attempt))
         if not settled:
-            raise errors.RunLost(core.run_id, key=spec.key, result=verdict.value)
+            raise errors.RunLost(core.run_id, key=spec.key, result=verdict.value, at=core.store.location.option)
         core.note_use(spec.key)
         return fresh
     if verdict is NOT_DONE:
         return (yield from _claim(core, spec, owner, again=False, retry_doubt=doubt.attempt))
     if verdict is not UNKNOWN:
         raise TypeError(f"verify returns Verified(value), NOT_DONE or UNKNOWN, not {type(verdict).__name__}")
+    if run_telling.is_followed():
+        found = yield Read(look, (core.where,))
+        run_telling.met_doubt(core.store, core.run_id, found.last_seq)
     raise errors.StepInDoubt(core.run_id, spec.key, at=core.store.location.option)

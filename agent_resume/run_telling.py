@@ -8,7 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import failure, report, store_runs
+from . import failure, report
+from .database_location import SUPERVISOR
 
 if TYPE_CHECKING:
     from .models import StepEvent
@@ -74,8 +75,24 @@ def met(store: Store, run_id: str) -> None:
 
     One that is completed, cancelled or somebody else's gets no event from it, by which it would be found otherwise.
     """
-    path = os.environ.get(MET)
-    if path is None or store_runs.SUPERVISOR not in os.environ:  # taken out: not to be followed
-        return
-    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps([store.display, run_id]) + "\n")
+    _tell_supervisor([store.display, run_id])
+
+
+def met_doubt(store: Store, run_id: str, last_seq: int) -> None:
+    """Tell it likewise that a step of the run is in doubt, which this program is about to be told.
+
+    Args:
+        last_seq: number of the run's newest event: whether the program went on all the same is seen by what comes after.
+    """
+    _tell_supervisor([store.display, run_id, last_seq])
+
+
+def is_followed() -> bool:
+    """Whether an ``agent-resume run`` wants to know what this program meets."""
+    return MET in os.environ and SUPERVISOR in os.environ  # one of them taken out: not to be followed
+
+
+def _tell_supervisor(what: list[str | int]) -> None:
+    if is_followed():
+        with contextlib.suppress(OSError), open(os.environ[MET], "a", encoding="utf-8") as file:
+            file.write(json.dumps(what) + "\n")

@@ -134,14 +134,15 @@ class Store:
         Raises:
             RunNotFound, AmbiguousRunId: none, or several.
         """
-        if not is_encodable(wanted) or not self.exists():
-            raise errors.RunNotFound(wanted, where=self.display)
+        if not _is_storable(wanted) or not self.exists():
+            raise errors.RunNotFound(wanted, where=self.display, at=self.location.option)
         return self.ask(store_queries.find_run, wanted)
 
     def list_runs(self, wanted: store_queries.RunFilter | None = None) -> Iterator[RunSummary]:
         """Runs as summaries, newest first; outputs are never read and no transaction stays open between pages."""
         wanted = wanted or store_queries.RunFilter()
-        return store_status.list_runs(self, wanted) if wanted.name is None or is_encodable(wanted.name) else iter(())
+        given = (*wanted.statuses, wanted.name or "")
+        return store_status.list_runs(self, wanted) if all(map(_is_storable, given)) else iter(())
 
     def load_run(self, run_id: str) -> AgentRunState:
         """A run with its steps.
@@ -158,9 +159,9 @@ class Store:
         Raises:
             RunNotFound: no run has this id.
         """
-        row = self.ask(store_queries.run_by_id, run_id) if is_encodable(run_id) and self.exists() else None
+        row = self.ask(store_queries.run_by_id, run_id) if _is_storable(run_id) and self.exists() else None
         if row is None:
-            raise errors.RunNotFound(run_id, where=self.display)
+            raise errors.RunNotFound(run_id, where=self.display, at=self.location.option)
         return row
 
     def shown_status(self, row: RunRow) -> str:
@@ -247,6 +248,11 @@ class Store:
         from . import store_dump
 
         return store_dump.import_run(self.database, self.owner.judge, dump, on_conflict=on_conflict, dry_run=dry_run)
+
+
+def _is_storable(text: str) -> bool:
+    # What nothing can be called, a database may not even take as a question.
+    return is_encodable(text) and "\0" not in text
 
 
 def _redactor(given: Any) -> redact.Redactor:

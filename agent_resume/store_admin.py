@@ -247,7 +247,10 @@ def _open_step(tx: Tx, judge: Judge, row: RunRow, key: str, action: str) -> Step
         )
     if step.status == "completed":
         raise errors.InvalidTransition(
-            row.id, status=f"done with step {key!r}", action=action, hint="agent-resume rerun discards a stored result"
+            row.id,
+            status=f"done with step {key!r}",
+            action=action,
+            hint=f"to discard its stored result: agent-resume rerun -- {row.id!r} {key!r}",
         )
     owner = None if step.owner_token is None or step.status != "running" else owner_row(tx, step.owner_token)
     if owner is not None and judge(owner) != "dead":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from . import clock, errors, migrate, schema, store_admin_doctor_server
+from . import clock, errors, migrate, schema, store_admin_doctor_server, store_admin_fork
 from .database_location import DEFAULT_FOLDER
 from .database_sqlite_errors import has_wal_reset_bug
 from .models import RunSummary
@@ -254,6 +254,10 @@ def _integrity(connection: sqlite3.Connection, *, full: bool) -> Iterator[Findin
 
 def _runs(store: Store) -> Iterator[Finding]:
     found = list(store.list_runs(RunFilter(statuses=("running", "interrupted"))))
+    new = (
+        store.ask(store_admin_fork.fresh, [run.id for run in found if run.status == "interrupted"]) if found else set()
+    )
+    found = [run for run in found if run.id not in new]  # nobody has begun them
     for status, mend in (
         ("interrupted", "agent-resume resume --all-interrupted --exec"),
         ("idle", "agent-resume resume RUN --exec"),

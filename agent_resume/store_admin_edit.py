@@ -98,7 +98,10 @@ def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> tup
     refuse_if_live(tx, judge, row)
     if row.status == "cancelled":
         raise errors.InvalidTransition(
-            row.id, status="cancelled", action=f"run step {key!r} again", hint="agent-resume resume --force reopens it"
+            row.id,
+            status="cancelled",
+            action=f"run step {key!r} again",
+            hint=f"to open it again: agent-resume resume --force -- {row.id!r}",
         )
     step = step_of(tx, row, key)
     later = [str(found) for (found,) in tx.all(_AFTER, {"run": row.seq, "after": step.seq})] if downstream else []

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import errors
 from .database_sql import Statement, Tx
+from .schema import RUN_STATUSES
 from .sql import LargeBinary, and_, bindparam, cast, delete, events, func, or_, pauses, runs, select, steps, union
 from .store_admin import Judge, live_owner
 from .store_queries import owners_by_token
 from .store_runs import drop_owner
 from .store_sql import RUN_BY_SEQ, run_row
+from .store_status import shown_status_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -35,8 +37,8 @@ def _unfinished() -> ColumnElement[bool]:
 
 _NAMED_OWNERS = Statement(
     lambda: union(
-        select(runs.c.owner_token).where(_unfinished(), runs.c.owner_token.is_not(None)),
-        select(steps.c.owner_token)
+        select(runs.c.owner_token, runs.c.seq).where(_unfinished(), runs.c.owner_token.is_not(None)),
+        select(steps.c.owner_token, steps.c.run_id)
         .join(runs, runs.c.seq == steps.c.run_id)
         .where(_unfinished(), steps.c.status == "running", steps.c.owner_token.is_not(None)),
     )
@@ -50,7 +52,7 @@ class PruneFilter:
     Attributes:
         before: last changed before this ISO time; None for any.
         keep_last: of each agent name, its newest runs stay, so many.
-        statuses: stored statuses.
+        statuses: statuses as they are shown.
         name: only runs of this name.
     """
 
@@ -65,6 +67,7 @@ class Doomed:
     """A run that goes.
 
     Attributes:
+        status: as it is shown.
         bytes: of its rows' contents.
     """
 
@@ -80,7 +83,10 @@ def candidates(tx: Tx, judge: Judge, wanted: PruneFilter) -> list[Doomed]:
     """The runs that ``prune`` deletes, oldest first, with the size of what is stored of each."""
     rank = func.row_number().over(partition_by=runs.c.name, order_by=runs.c.seq.desc()).label("rank")
     ranked = select(runs.c.seq, rank).subquery()
-    conditions = [runs.c.status.in_(wanted.statuses), ranked.c.rank > wanted.keep_last]
+    # What is stored as running may be shown as several things.
+    stored = {status if status in RUN_STATUSES else "running" for status in wanted.statuses}
+    stored |= {"running"} if "interrupted" in stored else set()
+    conditions = [runs.c.status.in_(sorted(stored)), ranked.c.rank > wanted.keep_last]
     if wanted.before is not None:
         conditions.append(runs.c.updated_at < wanted.before)
     if wanted.name is not None:
@@ -95,14 +101,18 @@ def candidates(tx: Tx, judge: Judge, wanted: PruneFilter) -> list[Doomed]:
     sizes = _sizes(tx, [row[0] for row in rows])
     return [
         Doomed(seq, run_id, name, status, updated_at, sizes.get(seq, 0))
-        for seq, run_id, name, status, updated_at in rows
-        if not _is_live(tx, judge, seq)
+        for seq, run_id, name, _, updated_at in rows
+        if (status := _free_as(tx, judge, seq, wanted)) is not None
     ]
 
 
-def _is_live(tx: Tx, judge: Judge, seq: int) -> bool:
+def _free_as(tx: Tx, judge: Judge, seq: int, wanted: PruneFilter) -> str | None:
+    """How a run is shown that may go: it is there, is shown as one of the wanted statuses, and nobody alive has it."""
     row = run_row(tx, RUN_BY_SEQ, {"run": seq})
-    return row is None or live_owner(tx, judge, row) is not None
+    if row is None or live_owner(tx, judge, row) is not None:
+        return None
+    status = shown_status_of(tx, judge, row)
+    return status if status in wanted.statuses else None
 
 
 def _bytes(column: object) -> object:
@@ -141,12 +151,11 @@ def _delete(tx: Tx, judge: Judge, doomed: list[Doomed], wanted: PruneFilter) -> 
     gone = []
     for one in doomed:
         row = run_row(tx, RUN_BY_SEQ, {"run": one.seq})
-        if row is None or row.status not in wanted.statuses or row.updated_at != one.updated_at:
+        if row is None or row.updated_at != one.updated_at or _free_as(tx, judge, one.seq, wanted) is None:
             continue
-        if live_owner(tx, judge, row) is None:
-            tx.execute(_DELETE, {"run": one.seq})
-            tx.weight += one.bytes
-            gone.append(one)
+        tx.execute(_DELETE, {"run": one.seq})
+        tx.weight += one.bytes
+        gone.append(one)
     return gone
 
 
@@ -155,18 +164,24 @@ def forget_owners(store: Store) -> int:
 
     A process that was killed leaves its row. One that registers meanwhile is alive, and stays.
     """
-    if not store.ask(_dead_owners, store.owner.judge):
+    if not forgettable_owners(store, ()):
         return 0
     return store.direct(_forget, store.owner.judge)
 
 
-def _dead_owners(tx: Tx, judge: Judge) -> list[str]:
-    return [token for token, row in owners_by_token(tx).items() if judge(row) == "dead"]
+def forgettable_owners(store: Store, doomed: Sequence[Doomed]) -> int:
+    """How many such rows there are, or will be once some runs are deleted."""
+    return len(store.ask(_forgettable, store.owner.judge, frozenset(run.seq for run in doomed)))
+
+
+def _forgettable(tx: Tx, judge: Judge, doomed: frozenset[int] = frozenset()) -> list[str]:
+    dead = [token for token, row in owners_by_token(tx).items() if judge(row) == "dead"]
+    named = {token for token, run in tx.all(_NAMED_OWNERS, {}) if run not in doomed} if dead else set()
+    return [token for token in dead if token not in named]
 
 
 def _forget(tx: Tx, judge: Judge) -> int:
-    named = {token for (token,) in tx.all(_NAMED_OWNERS, {})}
-    gone = [token for token in _dead_owners(tx, judge) if token not in named]
+    gone = _forgettable(tx, judge)
     for token in gone:
         drop_owner(tx, token)
     return len(gone)

@@ -59,7 +59,7 @@ def asked(store: Store, text: str, parameters: Mapping[str, Any]) -> Iterator[An
     try:
         cursor = connection.execute(text, dict(parameters))
         if cursor.description is None:
-            raise SqlRefused("that is no statement that gives rows; write one SELECT")
+            raise SqlRefused(store_admin_sql_server.NO_ROWS)
         yield Answer(tuple(column[0] for column in cursor.description), _rows(cursor))
     except (sqlite3.Error, sqlite3.Warning) as error:
         raise _refusal(store, error) from error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: What a statement that reads begins with, after comments. COPY, say, could write files of the server.
 _READING = re.compile(r"[\s(]*(?:select|with|values|table|explain|show)\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+NO_ROWS = "that is no statement that gives rows; write one SELECT"
 _NOTHING_CHANGES = "this command only reads; change runs with agent-resume's other commands"
 _TABLES = """
 SELECT 'table', c.relname::text, 'CREATE TABLE ' || c.relname || E' (\\n    ' || string_agg(
@@ -68,6 +69,8 @@ def asked(
         Refused: it does not read, or the server refuses it.
         StoreError: the store cannot be read.
     """
+    if not bare(text).strip():
+        raise Refused(NO_ROWS)
     if _READING.match(bare(text)) is None:
         raise Refused(_NOTHING_CHANGES)
     with closing(_connect(store)) as connection:

@@ -183,16 +183,23 @@ def _import(
         return ImportOutcome(run_id, "skipped")
     if on_conflict == "fail":
         raise errors.ImportConflict(run_id, why="a different run has this id")
-    if _is_executed(tx, judge, old):
-        raise errors.ImportConflict(run_id, why="it is being executed")
+    _refuse_while_executed(tx, judge, old)
     tx.execute(_DELETE, {"run": old.seq})
     tx.execute(_RENAME, {"run": new_seq, "wanted": run_id, "fence": old.epoch + 1})
     return ImportOutcome(run_id, "replaced")
 
 
-def _is_executed(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> bool:
+def _refuse_while_executed(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> None:
     owner = owner_row(tx, run.owner_token) if run.owner_token is not None else None
-    return (owner is not None and judge(owner) != "dead") or live_owner(tx, judge, run) is not None
+    if owner is None or judge(owner) == "dead":
+        owner = live_owner(tx, judge, run)
+    if owner is not None:
+        option = "--take-over --force" if run.status == "cancelled" else "--take-over"
+        raise errors.ImportConflict(
+            run.id,
+            why=f"it is being executed by process {owner.pid} on {ownership.host_name(owner.host)}",
+            hint=f"wait for it, or if it hangs: agent-resume resume {option} -- {run.id!r}",
+        )
 
 
 def _renamed_ids(tx: Tx, run_id: str) -> tuple[list[str], str]:

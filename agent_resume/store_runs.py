@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from . import clock, errors, ownership
+from .database_location import SUPERVISOR
 from .database_sql import Statement, Tx
 from .models import OwnerRow, RunRow
 from .names import LONGEST, shortened
@@ -17,9 +18,6 @@ from .store_sql import NOBODY, RUN_BY_ID, RUN_BY_SEQ, Look, Place, add_event, ow
 
 #: Statuses of runs that ``agent_run`` without ``run_id`` may go on with.
 UNFINISHED = ("running", "paused", "failed", "interrupted")
-
-#: Set by ``agent-resume run``: which call of it started this process, perhaps by way of others.
-SUPERVISOR = "AGENT_RESUME_SUPERVISOR"
 
 _ADD_OWNER = Statement(
     lambda: insert(owners).values(beat_at=server_now(bindparam("now"))), ("token", "host", "pid", "started", "beats")

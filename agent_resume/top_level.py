@@ -57,11 +57,13 @@ def list_runs(
         sort: ``created``, ``updated``, ``name`` or ``status``; a leading ``-`` turns it round.
 
     Raises:
-        ValueError: an unknown sort, or no ISO time.
+        ValueError: an unknown sort, no ISO time, or a negative limit.
         StoreError: the store cannot be read.
     """
     if sort.lstrip("-") not in SORTS:
         raise ValueError(f"sort is one of {', '.join(SORTS)}, with a leading - for newest or last first; not {sort!r}")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit is how many runs there are at most, or None for all; not {limit!r}")
     stored = {"interrupted": ("running", "interrupted"), "overdue": ("running",), "idle": ("running",)}
     wanted = RunFilter(
         statuses=() if status is None else stored.get(status, (status,)),

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from agent_resume import Checkpoint, Run, agent_run
+from agent_resume import Checkpoint, Run, RunNotFound, Store, agent_run, list_runs, load_run
 from agent_resume.clock import iso
 
 
@@ -170,3 +170,15 @@ def test_a_table_for_programs_has_its_header_also_without_a_run(command, db):
     assert command("list", "--format", "csv", "--db", db)[1].startswith(header)
     assert command("list", "--format", "tsv", "--name", "no", "--db", db)[1] == header.replace(",", "\t")
     assert header.strip().split(",") == list(json.loads(command("list", "--json", "--db", db)[1])[0])
+
+
+def test_what_nothing_can_be_called_is_found_nowhere(db):
+    agent_run("job", lambda run: 1, run_id="r", db=db)
+    for text in ("\ud800", "a\0b"):
+        assert list(list_runs(db=db, status=text)) == list(list_runs(db=db, name=text)) == []
+        with Store(db) as store, pytest.raises(RunNotFound):
+            store.find_run(text)
+        with pytest.raises(RunNotFound):
+            load_run(text, db=db)
+    with pytest.raises(ValueError, match="limit is how many"):
+        list(list_runs(db=db, limit=-1))

@@ -205,6 +205,21 @@ def test_a_fork_does_not_copy_answers_silently(db, command):
     assert command("fork", "r", "--set", "nope", "--db", db)[0] == 2
 
 
+def test_what_changes_a_run_names_the_next_command(store, command):
+    assert command("rerun", "r", "read-1", "--db", store)[2].startswith("discarded 1 result of run r: read-1\n")
+    code, _, err = command("rerun", "r", "read-1", "--downstream", "--db", store)
+    assert (code, err.splitlines()[0]) == (0, "discarded 2 results of run r: read-2, write")
+    lines = [err]
+    assert command("tag", "r", "env=prod", "--db", store)[0] == 0
+    lines.append(command("fork", "r", "--id", "f", "--db", store)[2])
+    assert "it has the tags of r: env\n" in lines[-1]
+    assert command("cancel", "f", "--db", store)[0] == 0
+    lines.append(command("resume", "f", "--force", "--db", store)[2])
+    # Started by pytest, whose command may be had or not.
+    for err in lines:
+        assert err.splitlines()[-1].startswith(("go on with: agent-resume resume", "start the agent again"))
+
+
 def test_rerun_discards_one_result_or_all_after_it(store, command):
     code, out, _ = command("rerun", "r", "read-1", "--json", "--db", store)
     assert (code, json.loads(out)["discarded"]) == (0, ["read-1"])
@@ -398,6 +413,53 @@ def test_export_takes_the_runs_of_a_name_and_of_a_time(store, command):
     assert command("export", "--all", "--name", "job", "--db", store)[0] == 2
     assert command("export", "r", "--since", "1h", "--db", store)[0] == 2
     assert command("export", "--since", "soon", "--db", store)[0] == 2
+
+
+def test_a_run_is_not_replaced_while_it_is_executed_and_the_advice_is_another(db, command, spawn_agent, tmp_path):
+    hangs = """
+import sys, time
+from agent_resume import agent_run
+agent_run("job", lambda run: (print("in it", flush=True), time.sleep(60)), run_id="r", db=sys.argv[1])
+"""
+    other, exported = tmp_path / "other.db", tmp_path / "r.json"
+    agent_run("job", job, run_id="r", db=other)
+    assert command("export", "r", "--out", exported, "--db", other)[0] == 0
+    agent = spawn_agent(hangs, db, marker="in it")
+    for line in (
+        ("import", exported, "--on-conflict", "replace", "--db", db),
+        ("copy", "--on-conflict", "replace", "--from", other, "--to", db),
+    ):
+        code, _, err = command(*line)
+        assert code == 1
+        assert f"it is being executed by process {agent.pid} on " in err
+        assert f"agent-resume resume --db {db} --take-over -- 'r'" in err
+        assert "--on-conflict" not in err
+    assert command("cancel", "r", "--db", db)[0] == 0
+    err = command("import", exported, "--on-conflict", "replace", "--db", db)[2]
+    assert f"agent-resume resume --db {db} --take-over --force -- 'r'" in err
+    assert "--on-conflict skip, replace or rename" in command("import", exported, "--db", db)[2]
+
+
+def test_an_import_takes_links_that_are_named_and_pipes(store, cli, tmp_path):
+    exported = cli("export", "r", "--db", store).stdout
+    (tmp_path / "r.json").write_text(exported, encoding="utf-8")
+    (tmp_path / "link").symlink_to("r.json")
+    done = cli("import", "link", "--db", "link.db")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = cli("import", "-", "--db", "pipe.db", "--json", stdin=exported)
+    assert done.returncode == 0, done.stderr
+    assert [(row["runId"], row["source"]) for row in json.loads(done.stdout)] == [("r", "-")]
+    os.mkfifo(tmp_path / "fifo")
+    with subprocess.Popen(["cp", "r.json", "fifo"], cwd=tmp_path):
+        assert "imported  fifo" in cli("import", "fifo", "--db", "fifo.db").stdout
+
+
+def test_an_import_of_nothing_says_so(store, command, tmp_path):
+    code, _, err = command("import", "", "--db", store)
+    assert (code, err) == (2, "agent-resume: an empty PATH names nothing; . is this folder\n")
+    assert command("export", "--all", "--out", tmp_path / "none.json", "--db", tmp_path / "none.db")[0] == 0
+    code, _, err = command("import", tmp_path / "none.json", "--db", store)
+    assert (code, err) == (0, "no run is in it\n")
 
 
 def test_a_dry_run_of_an_import_creates_nothing(store, command, tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -398,7 +399,10 @@ with Checkpoint("cp-1", db="runs.db") as run:
 def test_of_a_killed_checkpoint_nothing_is_said_that_nobody_can_know(run_python, resume, tmp_path):
     (tmp_path / "cp.py").write_text(KILLED, encoding="utf-8")
     run_python(tmp_path / "cp.py", fresh=True)
-    assert "owner       none is seen: a Checkpoint between two steps, or" in resume("cp-1").stdout
+    before = resume("cp-1")
+    assert before.returncode == 130
+    assert "owner       none is seen: a Checkpoint between two steps, or" in before.stdout
+    assert "left out, since no process is seen in it: cp-1;" in resume("--all-interrupted", "--exec").stderr
     done = resume("cp-1", "--exec", "--json")
     assert done.returncode == json.loads(done.stdout)["exitCode"] == 130
     assert "exit code 9; run cp-1 is not ended, and no process is seen in it" in done.stderr
@@ -523,6 +527,78 @@ def test_exec_goes_on_in_the_runs_own_store_whatever_the_environment_says_by_now
     assert done.returncode == 0, done.stderr
     assert ledger.words() == ["pay"]
     assert not (tmp_path / ".agent-resume").exists()
+
+
+_SEVERAL = """
+import os
+from agent_resume import Checkpoint, agent_run
+def body(run):
+    run.step("one", lambda: 1)
+    if not os.path.exists("mended"):
+        os._exit(9)
+agent_run("first", body, run_id="r")
+agent_run("own", lambda run: 1, run_id="own", db="own.db")
+with Checkpoint("joined") as run:
+    run.done()
+agent_run("second", lambda run: run.pause("go on?"), run_id="asks")
+"""
+
+
+@pytest.mark.parametrize("named", ["by --db", "by the environment"])
+def test_every_run_of_a_resumed_program_that_names_no_store_goes_on_in_the_one_that_was_named(
+    named, run_python, cli, tmp_path
+):
+    (tmp_path / "agent.py").write_text(_SEVERAL, encoding="utf-8")
+    run_python(tmp_path / "agent.py")
+    assert cli("copy", "--to", "other.db").returncode == 0
+    shutil.rmtree(tmp_path / ".agent-resume")
+    (tmp_path / "mended").touch()
+    given = ("--db", "other.db") if named == "by --db" else ()
+    variables = {} if given else {"AGENT_RESUME_DB": "other.db"}
+    done = cli("resume", "r", "--exec", *given, **variables)
+    assert done.returncode == 0, done.stderr
+    # The variable is the program's, not the shell's: what it prints has to say which store.
+    assert f"agent-resume resume --db {tmp_path / 'other.db'} --answer JSON -- 'asks'" in done.stderr
+    ids = [run["id"] for run in json.loads(cli("list", "--json", "--db", "other.db").stdout)]
+    assert ids == ["asks", "joined", "r"]
+    assert [run["id"] for run in json.loads(cli("list", "--json", "--db", "own.db").stdout)] == ["own"]
+    assert not (tmp_path / ".agent-resume").exists()
+
+
+def test_exec_leaves_the_store_alone_that_the_users_environment_names(run_python, cli, tmp_path):
+    (tmp_path / "agent.py").write_text(_SEVERAL, encoding="utf-8")
+    run_python(tmp_path / "agent.py")
+    assert cli("copy", "--to", "other.db").returncode == 0
+    (tmp_path / "mended").touch()
+    assert cli("resume", "r", "--exec", "--db", "other.db", AGENT_RESUME_DB="users.db").returncode == 0
+    assert [run["id"] for run in json.loads(cli("list", "--json", "--db", "other.db").stdout)] == ["r"]
+    assert [run["id"] for run in json.loads(cli("list", "--json", "--db", "users.db").stdout)] == ["asks", "joined"]
+
+
+def test_a_renamed_fork_in_another_store_touches_no_run_of_the_usual_one(run_python, cli, tmp_path):
+    (tmp_path / "agent.py").write_text(_SEVERAL, encoding="utf-8")
+    run_python(tmp_path / "agent.py")
+    cli("fork", "r", "--id", "f")
+    cli("rename", "f", "first-v2")
+    assert cli("copy", "--to", "other.db").returncode == 0
+    (tmp_path / "mended").touch()
+    done = cli("resume", "f", "--exec", "--db", "other.db")
+    assert "cannot continue it as 'first'" in done.stderr
+    assert [run["status"] for run in json.loads(cli("list", "--json").stdout)] == ["interrupted"] * 2
+
+
+def test_a_new_fork_is_resumed_by_its_id_alone(agent_file, run_python, resume, cli, tmp_path):
+    run_python(agent_file, "die")
+    run_id = json.loads(cli("list", "--json", "--db", "runs.db").stdout)[0]["id"]
+    told = cli("fork", run_id, "--id", "f", "--db", "runs.db").stderr
+    assert "go on with: agent-resume resume" in told
+    found = json.loads(cli("doctor", "--json", "--db", "runs.db").stdout)
+    assert f"1 interrupted: {run_id}" in [finding["text"] for finding in found]
+    (tmp_path / "mended").touch()
+    done = resume("--all-interrupted", "--exec", "--json")
+    assert [run["id"] for run in json.loads(done.stdout)] == [run_id]
+    assert "left out, since nobody has begun it: f;" in done.stderr
+    assert resume("f", "--exec").returncode == 0
 
 
 def test_an_agent_that_names_another_store_than_the_resumed_runs_says_so(run_python, cli, tmp_path):

@@ -125,6 +125,44 @@ def test_a_checkpoints_step_in_doubt_ends_it_too(cli, tmp_path, ledger):
     assert ledger.words() == ["crash?"]
 
 
+DOUBTS = """
+import os, sys
+from agent_resume import Checkpoint, StepInDoubt, agent_run
+def crash(name):
+    with open("ledger.txt", "a") as file:
+        file.write(name + "\\n")
+    if open("ledger.txt").read().split().count(name) == 1:
+        os._exit(7)
+def body(run):
+    try:
+        run.step("pay", crash, "pay", effect="once")
+    except StepInDoubt:
+        if sys.argv[1] == "replaced":
+            raise RuntimeError("no luck") from None
+    if sys.argv[1] == "left":
+        sys.exit(0)
+    run.step("later", crash, "later")
+    run.done()
+if sys.argv[1] == "left":
+    with Checkpoint("c", db="runs.db") as run:
+        body(run)
+else:
+    agent_run("job", body, db="runs.db")
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "restarts"), [("caught", 0, 2), ("replaced", 1, 1), ("left", 130, 1)])
+def test_whether_a_doubt_ended_the_command_is_seen_by_what_it_began_after_that(
+    cli, tmp_path, ledger, how, code, restarts
+):
+    (tmp_path / "agent.py").write_text(DOUBTS, encoding="utf-8")
+    done = cli("run", "--db", "runs.db", "--backoff", "0.01", "--", sys.executable, "agent.py", how)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("of at most 10") == restarts
+    assert ("a restart cannot decide that" in done.stderr) == (how != "caught")
+    assert ledger.words() == ["pay", "later", "later"][: 3 if how == "caught" else 1]
+
+
 def test_a_command_that_cannot_be_started_is_a_usage_error(cli):
     done = cli("run", "--db", "runs.db", "--", "no-such-program-at-all")
     assert done.returncode == 2
@@ -185,6 +223,8 @@ def test_a_command_that_names_no_store_works_in_the_one_that_was_given(cli, tmp_
     assert done.returncode == 0, done.stderr
     assert ledger.words() == ["first", "crash?", "crash?"]
     assert not (tmp_path / "other.db").exists()
+    asked = cli("run", "--db", "mine.db", "--", sys.executable, "agent.py", "pause", "0")
+    assert f"agent-resume resume --db {tmp_path / 'mine.db'} --answer JSON -- 'job-" in asked.stderr
 
 
 def test_options_behind_the_dashes_belong_to_the_command(cli):

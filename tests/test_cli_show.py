@@ -75,6 +75,24 @@ def test_credentials_are_masked_unless_asked_for(run, command):
     assert "sk-test" in command("show", "run-1", "--step", "plan", "--unmasked", "--db", run)[1]
 
 
+@pytest.mark.parametrize("how", [(), ("--json",), ("--json", "--events"), ("--step", "s"), ("--step", "s", "--json")])
+def test_whatever_is_shown_is_unmasked_when_that_is_asked_for(db, command, how):
+    def body(run: Run) -> object:
+        run.step("s", lambda: {"password": "of-output"}, meta={"password": "of-meta"})
+        run.event("seen", password="of-event")
+        return run.pause("go on?", {"password": "of-context"})
+
+    agent_run("agent", body, run_id="m", input={"password": "of-input"}, db=db, on_pause="return")
+    masked, unmasked = (command("show", "m", *how, *more, "--db", db)[1] for more in ((), ("--unmasked",)))
+    assert "of-" not in masked
+    assert "[redacted]" in masked
+    # An event is masked when it is stored.
+    assert ("[redacted]" in unmasked) == ("--events" in how)
+    seen = {word for word in ("output", "meta", "input", "context") if f"of-{word}" in unmasked}
+    wanted = {"output", "meta"} if "--step" in how else {"output", "meta", "input", "context"} if how else {"context"}
+    assert seen == wanted
+
+
 def test_json_is_the_documented_state_and_more(run, command):
     shown = json.loads(command("show", "run-1", "--json", "--events", "--db", run)[1])
     assert {"id", "name", "createdAt", "updatedAt", "steps"} <= set(shown)

@@ -130,7 +130,7 @@ def test_a_mistake_is_one_line(store, command):
     [
         ("SELECT * FROM runs WHERE id = :run", "with -p NAME=VALUE"),
         ("SELECT 1; SELECT 2", "give each SELECT a call of its own"),
-        ("SELECT nope FROM runs", "agent-resume sql --schema shows the tables and views"),
+        ("SELECT nope FROM runs", "--schema shows the tables and views"),
     ],
 )
 def test_a_refused_statement_names_what_to_do_about_it(store, command, statement, advice):

@@ -94,7 +94,9 @@ agent_run("agent", body, run_id=sys.argv[2], db=sys.argv[1])
 
     assert owners()[1] == 3
     prune = ("prune", "--older-than", "0s", "--status", "cancelled", "--json", "--db", db)
-    assert json.loads(command(*prune, "--dry-run")[1])["ownersForgotten"] == 0
+    code, out, err = command(*prune, "--dry-run")
+    assert json.loads(out)["ownersForgotten"] == 1
+    assert "1 row of dead processes would go" in err
     assert owners()[1] == 3
     time.sleep(0.01)
     told = json.loads(command(*prune)[1])
@@ -104,6 +106,33 @@ agent_run("agent", body, run_id=sys.argv[2], db=sys.argv[1])
     with Store(db) as store:
         assert store.load_run("cut").shown_status == "interrupted"
         assert store.load_run("live").shown_status == "running"
+
+
+def test_prune_means_the_statuses_that_list_shows(db, command, run_python):
+    code = "import os, sys\nfrom agent_resume import agent_run\nagent_run('d', lambda run: os._exit(1), run_id='dead', db=sys.argv[1])"
+    run_python(code, db)
+    with Checkpoint("joined", db=db) as run:
+        run.step("s", lambda: 1)
+    with pytest.raises(KeyboardInterrupt):
+        agent_run("stopped", interrupted, run_id="stopped", db=db)
+    time.sleep(0.01)
+
+    def going(status):
+        out = command("prune", "--older-than", "0s", "--status", status, "--dry-run", "--json", "--db", db)[1]
+        return [(run["id"], run["status"]) for run in json.loads(out)["runs"]]
+
+    assert going("interrupted") == [("dead", "interrupted"), ("stopped", "interrupted")]
+    assert going("running") == [("joined", "running")]
+    dry = ("prune", "--older-than", "0s", "--dry-run", "--json", "--db", db, "--status")
+    forgotten = [json.loads(command(*dry, status)[1])["ownersForgotten"] for status in ("running", "interrupted")]
+    assert forgotten == [0, 1]
+    assert going("idle") == going("completed") == []
+    assert command("prune", "--older-than", "0s", "--status", "interrupted", "--db", db)[0] == 0
+    assert [run["id"] for run in json.loads(command("list", "--json", "--db", db)[1])] == ["joined"]
+
+
+def interrupted(run):
+    raise KeyboardInterrupt
 
 
 def test_prune_wants_to_know_which(store, command):

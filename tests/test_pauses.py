@@ -216,7 +216,7 @@ def test_two_pauses_from_two_threads_answered_in_the_other_order(db, at_once):
 def test_a_bare_answer_with_nothing_open_is_refused(db):
     start(lambda run: 1, db)
     Checkpoint("other", db=db).record("k", 1)
-    with pytest.raises(InvalidTransition, match="waiting for nothing"):
+    with pytest.raises(InvalidTransition, match="run 'other' is waiting for nothing"):
         answer("other", None, 1, db=db)
     with pytest.raises(InvalidTransition, match="completed"):
         answer("r", "x", 1, db=db)

@@ -706,6 +706,8 @@ def test_sql_reads_a_server_too(postgres_url: str, command: Any) -> None:
     assert {"runs", "steps", "step_timeline"} <= {entry["name"] for entry in json.loads(out)}
     code, _, err = command("sql", "SELECT nope FROM runs", "--db", postgres_url)
     assert (code, err.count("\n")) == (2, 1)
+    code, _, err = command("sql", " -- nothing", "--db", postgres_url)
+    assert (code, err) == (2, "agent-resume: that is no statement that gives rows; write one SELECT\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -112,6 +113,60 @@ def test_a_stored_error_of_ours_is_rebuilt_by_a_program_that_has_not_named_it(ru
         fresh=True,
     )
     assert said.stdout == "RunNotFound('m')\n"
+
+
+def test_the_commands_in_an_error_name_a_store_that_is_not_the_usual_one(tmp_path, monkeypatch, command):
+    db = tmp_path / "my store.db"
+    told = f" --db '{db}' "
+
+    def loses(run):
+        assert command("resume", "r", "--take-over", "--db", db)[0] == 0
+        run.step("s", lambda: 1)
+
+    with pytest.raises(errors.RunLost) as lost:
+        agent_run("job", loses, run_id="r", db=db)
+    assert f"agent-resume show{told}-- 'r'" in str(lost.value)
+    with pytest.raises(errors.RunNotFound) as missing:
+        agent_resume.load_run("nope", db=db)
+    assert f"`agent-resume list{told[:-1]}`" in str(missing.value)
+    # In the environment it is named for both.
+    monkeypatch.setenv("AGENT_RESUME_DB", str(db))
+    with pytest.raises(errors.RunNotFound, match="`agent-resume list` shows"):
+        agent_resume.load_run("nope")
+
+
+def test_one_line_errors_of_the_command_line_name_the_store_that_was_given(db, command):
+    agent_run("job", lambda run: run.step("s", lambda: 1), run_id="r", db=db)
+    for line, wanted in (
+        (("show", "nope"), "`agent-resume list --db"),
+        (("rerun", "r", "nope"), "agent-resume show --db"),
+        (("show", "r", "--step", "nope"), "agent-resume show --db"),
+        (("sql", "SELECT nope FROM runs"), "agent-resume sql --db"),
+        (("resume",), "agent-resume list --db"),
+        (("resume", "r", "--step", "s", "--retry"), "only an unfinished run"),
+    ):
+        assert wanted in command(*line, "--db", db)[2]
+
+
+async def test_errors_of_a_batch_name_the_store_too(tmp_path, command):
+    db = tmp_path / "runs.db"
+
+    async def body(run):
+        assert command("resume", "r", "--take-over", "--db", db)[0] == 0
+        return await asyncio.gather(*(run.record(f"k{n}", n) for n in range(5)), return_exceptions=True)
+
+    with pytest.raises(errors.RunLost):
+        await agent_run("job", body, run_id="r", db=db)
+    found = []
+
+    async def keeps(run):
+        found.extend(await body(run))
+
+    with contextlib.suppress(errors.RunLost):
+        await agent_run("job", keeps, run_id="r", db=db)
+    assert len(found) == 5
+    for error in found:
+        assert f"agent-resume show --db {db} -- 'r'" in str(error)
 
 
 def test_messages_of_the_library_name_its_own_argument(tmp_path):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agent_resume import errors
+
+if TYPE_CHECKING:
+    from agent_resume.store_admin_detail import RunDetail
 
 OK = 0
 FAILED = 1
@@ -37,6 +42,11 @@ _OF_ERROR: tuple[tuple[type[BaseException], int], ...] = (
     (errors.RunCancelled, CANCELLED),
     (errors.InvalidName, USAGE),
 )
+
+
+def of_run(detail: RunDetail) -> int:
+    """The exit code for a run: one that nobody is seen to hold is not live, whatever it is marked as."""
+    return INTERRUPTED if detail.status in ("running", "overdue") and not detail.is_held else OF_STATUS[detail.status]
 
 
 def of_error(error: BaseException) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
+from agent_resume.database_location import DB, SUPERVISOR
 from agent_resume.names import to_system
 
 from . import exits, screen
@@ -38,10 +39,19 @@ def usable_command(row: RunRow) -> RecordedCommand:
     return command
 
 
-def environment(store: Store, row: RunRow) -> dict[str, str]:
-    """What tells the program which run to go on with."""
+def environment(store: Store, row: RunRow | None) -> dict[str, str]:
+    """What tells the program which run to go on with (None: no certain one), and where those are that name no store.
+
+    A store that nobody named stays the one of the program's own working folder, which it may change. What the user's
+    environment says is left alone.
+    """
+    variables = dict(os.environ)
+    if store.location.is_named and not variables.get(DB):
+        variables[DB] = store.location.target
+    if row is None:
+        return variables
     return {
-        **os.environ,
+        **variables,
         "AGENT_RESUME_RUN_ID": to_system(row.id),
         "AGENT_RESUME_RUN_NAME": to_system(row.name),
         "AGENT_RESUME_RUN_DB": store.location.target,
@@ -58,7 +68,7 @@ def execute(store: Store, row: RunRow, *, aside: bool = False) -> int:
         Usage: no command that could be started.
         RunInUse: somebody else executes the run, or is just starting it.
     """
-    from agent_resume import clock, store_admin, store_runs
+    from agent_resume import clock, store_admin
     from agent_resume.store_sql import Place
 
     command = usable_command(row)
@@ -68,8 +78,8 @@ def execute(store: Store, row: RunRow, *, aside: bool = False) -> int:
     screen.note(f"resuming {row.id}: {command.text}")
     argv, folder = list(map(to_system, command.argv)), to_system(command.cwd)
     # Under an ``agent-resume run`` it stays the one that looks for its run by this.
-    token = os.environ.get(store_runs.SUPERVISOR) or clock.new_token()
-    variables = environment(store, row) | {store_runs.SUPERVISOR: token}
+    token = os.environ.get(SUPERVISOR) or clock.new_token()
+    variables = environment(store, row) | {SUPERVISOR: token}
     # By its number: under a test or in a daemon sys.stderr need be no file.
     child = subprocess.Popen(argv, cwd=folder, env=variables, stdout=2 if aside else None)
     code = wait(child)
@@ -111,7 +121,7 @@ def after(store: Store, row: RunRow, code: int, begun: str | None) -> int:
     tell_questions(store, detail)
     if detail.status in ("failed", "interrupted", "idle"):
         tell_doubts(store, detail)
-    return code_of(detail)
+    return exits.of_run(detail)
 
 
 def tell_questions(store: Store, detail: RunDetail) -> None:
@@ -135,13 +145,6 @@ def tell_doubts(store: Store, detail: RunDetail) -> None:
 def status_after(detail: RunDetail) -> str:
     """The status of a run whose command has ended, in words: a Checkpoint's process may have died between two steps."""
     return "not ended, and no process is seen in it" if detail.is_unseen else detail.status
-
-
-def code_of(detail: RunDetail) -> int:
-    """The exit code for a run whose command has ended: one that nobody holds is not live, whatever it is marked as."""
-    if detail.status in ("running", "overdue") and not detail.is_held:
-        return exits.INTERRUPTED
-    return exits.OF_STATUS[detail.status]
 
 
 def wait_for_the_asker(store: Store, row: RunRow) -> None:

@@ -12,6 +12,7 @@ from .options import Db, Json, Run, json_value
 
 if TYPE_CHECKING:
     from agent_resume.models import RunRow
+    from agent_resume.store import Store
     from agent_resume.store_sql import Place
 
 
@@ -19,6 +20,14 @@ def _place(row: RunRow) -> Place:
     from agent_resume.store_sql import Place
 
     return Place(row.seq, row.id)
+
+
+def _tell_next(store: Store, row: RunRow) -> None:
+    from agent_resume import store_admin_detail
+
+    from . import resume_text
+
+    screen.note(resume_text.next_step(store, store_admin_detail.detail(store, row)))
 
 
 def cancel_command(run: Run, db: Db = None) -> None:
@@ -106,8 +115,9 @@ def fork_command(
 ) -> None:
     """Make a new run that shares completed steps with this one.
 
-    The source is never changed. Prints the new run's id; resume it with --exec, also where the program gives the
-    source's run_id itself.
+    The source is never changed, and its tags are copied. Prints the new run's id; resume it with --exec, also where the
+    program gives the source's run_id itself. Until then it is listed as interrupted (new fork), and resume
+    --all-interrupted leaves it out.
     """
     from agent_resume import store_admin_fork
     from agent_resume.names import check_name
@@ -137,6 +147,10 @@ def fork_command(
         if forked.answers and not answers:
             names = ", ".join(map(repr, forked.answers))
             screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")
+        tags = row.meta_dict.get("tags")
+        if tags and isinstance(tags, dict):
+            screen.note(f"it has the tags of {row.id}: {', '.join(tags)}")
+        _tell_next(store, forked.run)
 
 
 def _assignment(text: str) -> tuple[str, object]:
@@ -173,3 +187,4 @@ def rerun_command(
             screen.note(f"discarded {tables.plural(len(gone), 'result')} of run {row.id}: {', '.join(gone)}")
         if answers:
             screen.note(f"discarded what was answered after it: {', '.join(map(repr, answers))}; it is asked again")
+        _tell_next(store, row)

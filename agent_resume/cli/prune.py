@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import screen, session, tables
-from .exits import Usage
+from .exits import OF_STATUS, Usage
 from .options import Db, Json, span
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def prune_command(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            "--status", metavar="STATUS", help="Stored status; may be repeated. Default: completed, failed, cancelled."
+            "--status",
+            metavar="STATUS",
+            help="As list shows it; may be repeated. Default: completed, failed, cancelled.",
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only runs of this name.")] = None,
@@ -39,14 +41,14 @@ def prune_command(
     A run that a live process executes is never touched. Rows of dead processes that no run needs go too. Say at least
     --older-than or --keep-last.
     """
-    from agent_resume import clock, schema, store_admin_prune
+    from agent_resume import clock, store_admin_prune
 
     if older_than is None and not keep_last:
         raise Usage("say which runs may go: --older-than 30d, --keep-last 3, or both")
     statuses = tuple(status or store_admin_prune.ENDED)
-    unknown = [one for one in statuses if one not in schema.RUN_STATUSES]
+    unknown = [one for one in statuses if one not in OF_STATUS]
     if unknown:
-        raise Usage(f"--status: no status {unknown[0]!r}; there are {', '.join(schema.RUN_STATUSES)}")
+        raise Usage(f"--status: no status {unknown[0]!r}; there are {', '.join(sorted(OF_STATUS))}")
     before = None if older_than is None else clock.iso(max(0, clock.now_ms() - span(older_than, "--older-than")))
     wanted = store_admin_prune.PruneFilter(before, keep_last, statuses, name)
     with session.opened(db) as store:
@@ -58,12 +60,20 @@ def prune_command(
         _prune(store, found, wanted, dry_run=dry_run, json=json)
 
 
+def _forget_owners(store: Store, gone: list[Doomed], *, dry_run: bool) -> int:
+    from agent_resume import store_admin_prune
+
+    if not store.exists():
+        return 0
+    return store_admin_prune.forgettable_owners(store, gone) if dry_run else store_admin_prune.forget_owners(store)
+
+
 def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: bool, json: bool) -> None:
     from agent_resume import store_admin_prune
 
     before = store_admin_prune.file_bytes(store.database)
     gone = found if dry_run else list(store_admin_prune.delete_runs(store, found, wanted))
-    owners = 0 if dry_run or not store.exists() else store_admin_prune.forget_owners(store)
+    owners = _forget_owners(store, gone, dry_run=dry_run)
     kept = None if dry_run or not gone else store_admin_prune.reclaim(store.database)
     freed = before - store_admin_prune.file_bytes(store.database)
     total = sum(run.bytes for run in gone)
@@ -94,9 +104,9 @@ def _prune(store: Store, found: list[Doomed], wanted: PruneFilter, *, dry_run: b
         ]
         tables.print_table(("ID", "STATUS", "AGE", "SIZE"), rows, None, right=("AGE", "SIZE"))
     what = "would go" if dry_run else "deleted"
-    screen.note(f"{tables.plural(len(gone), 'run')} {what}, {tables.size(total)} of data ({total:,} bytes)")
+    screen.note(f"{tables.plural(len(gone), 'run')} {what}, {tables.size(total)} of data")
     if owners:
-        screen.note(f"{tables.plural(owners, 'row')} of dead processes deleted")
+        screen.note(f"{tables.plural(owners, 'row')} of dead processes {what}")
     if gone and not dry_run:
         screen.note(
             f"the file is {tables.size(max(0, freed))} smaller"

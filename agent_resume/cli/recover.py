@@ -15,13 +15,23 @@ if TYPE_CHECKING:
 
 
 def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
-    """Resume every run that is shown as interrupted; 0 when each is completed or paused after it, else 1."""
+    """Resume every run that is shown as interrupted, but for new forks; what is left out is named.
+
+    Returns:
+        0 when each is completed or paused after it, else 1.
+    """
+    from agent_resume import store_admin_fork
     from agent_resume.top_level import list_runs
 
     with session.opened(db) as store:
         found = list(list_runs(db=store, status="interrupted", sort="created"))
+        new = store.ask(store_admin_fork.fresh, [run.id for run in found]) if found else set()
+        found = [run for run in found if run.id not in new]
         if not found:
             screen.note("no run is interrupted")
+        for why, ids in (("nobody has begun it", sorted(new)), ("no process is seen in it", _unseen(store))):
+            if ids:
+                screen.note(f"left out, since {why}: {', '.join(ids)}; such a run is resumed by its id")
         pool = ThreadPoolExecutor(at_once)
         try:
             results = list(pool.map(lambda run: _resume(store, run, aside=json), found))
@@ -34,6 +44,17 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
         tables.print_table(("ID", "STATUS", "ERROR"), rows, None)
     fine = all(result["exitCode"] in (exits.OK, exits.PAUSED) for result in results)
     return exits.OK if fine else exits.FAILED
+
+
+def _unseen(store: Store) -> list[str]:
+    """Runs of a ``Checkpoint`` between two steps, or whose process died there: nobody can tell which."""
+    from agent_resume import store_admin_detail
+    from agent_resume.top_level import list_runs
+
+    free = [
+        run for status in ("running", "idle") for run in list_runs(db=store, status=status) if run.owner_pid is None
+    ]
+    return [run.id for run in free if store_admin_detail.detail(store, store.find_run(run.id)).is_unseen]
 
 
 def _resume(store: Store, run: RunSummary, *, aside: bool) -> dict[str, Any]:

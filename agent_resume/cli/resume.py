@@ -65,7 +65,7 @@ def resume_command(
         bool, typer.Option("--force", help="Reopen a cancelled run; with --take-over also while a process is in it.")
     ] = False,
     all_interrupted: Annotated[
-        bool, typer.Option("--all-interrupted", help="With --exec: every interrupted run of this store.")
+        bool, typer.Option("--all-interrupted", help="With --exec: every interrupted run of this store but new forks.")
     ] = False,
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, max=64, help="With --all-interrupted: so many at a time.")
@@ -90,7 +90,8 @@ def resume_command(
 
         return recover.all_interrupted(db, at_once, json=json)
     if run is None:
-        raise Usage("which run? give a RUN, or --all-interrupted --exec; agent-resume list shows them")
+        with session.opened(db):
+            raise Usage("which run? give a RUN, or --all-interrupted --exec; agent-resume list shows them")
     return _resume(run, asked, db, exec=exec, json=json)
 
 
@@ -129,6 +130,12 @@ def _store(store: Store, row: RunRow, asked: _Asked, *, goes_on: bool) -> bool |
         pause, counts = store.answer(row.id, asked.name, json_value(asked.answer, "--answer"), by=by)
         screen.note(_answered(store, row, pause, counts=counts, goes_on=goes_on))
         return counts
+    if not goes_on:
+        from agent_resume import store_admin_detail
+
+        from . import resume_text
+
+        screen.note(resume_text.next_step(store, store_admin_detail.detail(store, row)))
     return None
 
 
@@ -191,7 +198,7 @@ def _report(
     from . import resume_text
 
     detail = store_admin_detail.detail(store, row)
-    code = exits.OF_STATUS[detail.status] if ended is None else ended
+    code = exits.of_run(detail) if ended is None else ended
     code = exits.FAILED if counts is False else exits.OK if stored else code
     if json:
         screen.document({**resume_text.plan_json(store, detail, code), "answerCounts": counts})

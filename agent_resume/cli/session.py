@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agent_resume import errors
+from agent_resume.errors_base import name_store
 
 from . import exits, screen
 
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from agent_resume.store import Store
     from agent_resume.store_queries import RunFilter
 
+# What says on one line what to do next.
+_OURS = (errors.AgentResumeError, errors.RunCancelled, errors.RunPaused, exits.Usage, exits.Stop)
+
 
 @contextmanager
 def opened(db: str | None) -> Iterator[Store]:
-    """The store that ``--db`` names; nothing is created by opening it.
+    """The store that ``--db`` names; nothing is created by opening it. Errors that come by here name it.
 
     Raises:
         Usage: not a place for a store.
@@ -33,7 +37,11 @@ def opened(db: str | None) -> Iterator[Store]:
     except FileNotFoundError:
         raise exits.Stop(exits.FAILED, "the working folder was deleted; cd to another one") from None
     with store:
-        yield store
+        try:
+            yield store
+        except _OURS as error:
+            name_store(error, store.location.option)
+            raise
 
 
 def find(store: Store, wanted: str) -> RunRow:

@@ -35,11 +35,15 @@ def show_command(
     if step is not None and events:
         raise Usage("--step shows the step's own events; leave out --events")
     with session.opened(db) as store:
+        if unmasked:
+            from agent_resume import redact
+
+            store.redactor = redact.NOTHING
         row = session.find(store, run)
         if report:
             _show_report(store, row)
         elif step is not None:
-            _show_step(store, row, step, json=json, masked=not unmasked)
+            _show_step(store, row, step, json=json)
         elif json:
             _show_json(store, row, events=events)
         else:
@@ -55,7 +59,7 @@ def _show_report(store: Store, row: RunRow) -> None:
         screen.line(screen.fit(store.redactor.text(line)))
 
 
-def _show_step(store: Store, row: RunRow, key: str, *, json: bool, masked: bool) -> None:
+def _show_step(store: Store, row: RunRow, key: str, *, json: bool) -> None:
     from agent_resume import store_admin_detail
 
     from . import show_json, show_text
@@ -64,12 +68,12 @@ def _show_step(store: Store, row: RunRow, key: str, *, json: bool, masked: bool)
     if found is None:
         raise Stop(
             FAILED,
-            f"run {row.id!r} has no step {key!r}; agent-resume show{store.location.option} -- {row.id!r} lists its steps",
+            f"run {row.id!r} has no step {key!r}; agent-resume show -- {row.id!r} lists its steps",
         )
     if json:
-        screen.document(show_json.one_step_json(store, found, masked=masked))
+        screen.document(show_json.one_step_json(store, found))
         return
-    for line in show_text.one_step(store, found, masked=masked):
+    for line in show_text.one_step(store, found):
         screen.line(line)
 
 

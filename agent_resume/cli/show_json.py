@@ -102,14 +102,13 @@ def with_outputs(store: Store, detail: RunDetail, shown: dict[str, Any]) -> dict
     return shown
 
 
-def one_step_json(store: Store, detail: StepDetail, *, masked: bool) -> dict[str, Any]:
+def one_step_json(store: Store, detail: StepDetail) -> dict[str, Any]:
     """One step with its output and its attempts."""
     from agent_resume import codec
 
     shown = step_json(store.redactor, detail.row, cut_off=detail.cut_off)
     if detail.text is not None and detail.row.output_format is not None:
-        value = codec.json_value(detail.row.output_format, detail.text)
-        shown["output"] = store.redactor.value(value) if masked else value
+        shown["output"] = store.redactor.value(codec.json_value(detail.row.output_format, detail.text))
     shown["attemptList"] = store.redactor.value(detail.attempts)
     return shown
 

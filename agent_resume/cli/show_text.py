@@ -243,7 +243,7 @@ def run_warnings(detail: RunDetail) -> list[str]:
     return lines
 
 
-def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
+def one_step(store: Store, detail: StepDetail) -> list[str]:
     """One step: its attempts with their errors, and its whole result."""
     from agent_resume import codec, report
 
@@ -262,8 +262,7 @@ def one_step(store: Store, detail: StepDetail, *, masked: bool) -> list[str]:
             trace = str(error.get("traceback") or "").rstrip().split("\n")
             lines += [f"      {screen.fit(store.redactor.text(row))}" for row in trace if row]
     if detail.text is not None and step.output_format is not None:
-        value = codec.json_value(step.output_format, detail.text)
-        shown = store.redactor.value(value) if masked else value
+        shown = store.redactor.value(codec.json_value(step.output_format, detail.text))
         lines += ["", *screen.json_text(shown).split("\n")]
     return lines
 

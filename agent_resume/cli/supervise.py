@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,11 +10,12 @@ import subprocess
 import tempfile
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_resume import clock
+from agent_resume.database_location import DB, SUPERVISOR
 
 from . import exits, launch, screen, session
 from .options import Db
@@ -47,23 +49,17 @@ def run_command(
     not restarted; that is exit code 1. Its run is the first one in this store that it, or a program that it starts,
     begins or resumes; else the first one that it asks for. --db is handed on to it as AGENT_RESUME_DB.
     """
-    from agent_resume import run_telling
-
     with session.opened(db) as store, tempfile.TemporaryDirectory(prefix="agent-resume-") as folder:
-        given = {} if db is None else {"AGENT_RESUME_DB": store.location.target}
-        given[run_telling.MET] = os.path.join(folder, "met")
-        return _Supervisor(store, command, max_restarts, backoff, given).run()
+        return _Supervisor(store, command, max_restarts, backoff, os.path.join(folder, "met")).run()
 
 
 class _Supervisor:
-    def __init__(
-        self, store: Store, command: list[str], max_restarts: int, backoff: float, given: dict[str, str]
-    ) -> None:
+    def __init__(self, store: Store, command: list[str], max_restarts: int, backoff: float, met: str) -> None:
         self._store = store
         self._command = command
         self._max_restarts = max_restarts
         self._backoff = backoff
-        self._given = given
+        self._met = met
         self._run_id: str | None = None
         self._only_met = False
         self._token = clock.new_token()
@@ -119,11 +115,20 @@ class _Supervisor:
         if detail.is_held and detail.owner_verdict == "alive":
             screen.note(f"it is executed by {show_text.owner_text(detail)}; the command is not started again")
             return False
-        if _ended_in_doubt(detail, code):
+        if self._ended_in_doubt(detail, code):
             launch.tell_doubts(self._store, detail)
             screen.note("a restart cannot decide that; it is not started again")
             return False
         return True
+
+    def _ended_in_doubt(self, detail: RunDetail, code: int) -> bool:
+        """Whether it was a step in doubt that ended the command: it was told so, and began no step after that."""
+        told = [last_seq for run_id, *doubt in self._met_here() if run_id == detail.run.id for last_seq in doubt]
+        is_open = any(step.status == "in_doubt" for step in detail.steps)
+        # A Checkpoint stores no failure of its program; one that a signal ended may be another matter.
+        if not (told and is_open and (code >= 0 or detail.status == "failed")):
+            return False
+        return not any(event.type == "start" for event in self._store.events(detail.run.id, max(told)))
 
     def _give_up(self) -> None:
         from . import resume_text
@@ -140,18 +145,22 @@ class _Supervisor:
         if detail is not None:
             # It may have wanted an earlier run's result only, and failed at something of its own.
             failed = self._only_met and detail.status == "completed" and code != 0 and self._stopped is None
-            return exits.FAILED if failed else launch.code_of(detail)
+            return exits.FAILED if failed else exits.of_run(detail)
         if self._stopped is not None:
             return exits.INTERRUPTED
         return exits.OK if code == 0 else exits.FAILED
 
     def _once(self) -> int:
         """Start the command and wait for its end, learning meanwhile which run it executes."""
-        from agent_resume import store_runs
+        from agent_resume import run_telling
 
         known = None if self._only_met else self._detail()
-        environment = dict(os.environ) if known is None else launch.environment(self._store, known.run)
-        environment |= self._given | {store_runs.SUPERVISOR: self._token}
+        environment = launch.environment(self._store, None if known is None else known.run)
+        environment |= {run_telling.MET: self._met, SUPERVISOR: self._token}
+        if self._store.location.is_named:
+            environment[DB] = self._store.location.target  # an option of this very command
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._met)  # what an earlier start of the command met
         newest = self._newest()
         try:
             child = self._child = subprocess.Popen(self._command, env=environment)
@@ -165,20 +174,18 @@ class _Supervisor:
                 self._learn(newest)
         self._learn(newest)
         if self._run_id is None:
-            self._run_id = self._asked_for()
+            self._run_id = next((run_id for run_id, *_ in self._met_here()), None)
             self._only_met = self._run_id is not None
         return code
 
-    def _asked_for(self) -> str | None:
-        """The first run of this store that the command asked for, whatever it got."""
-        from agent_resume import run_telling
-
+    def _met_here(self) -> list[list[Any]]:
+        """The runs of this store that the command asked for, whatever it got; and the doubts that it met in them."""
         try:
-            with open(self._given[run_telling.MET], encoding="utf-8") as file:
-                asked = [json.loads(line) for line in file]
+            with open(self._met, encoding="utf-8") as file:
+                met = [json.loads(line) for line in file]
         except FileNotFoundError:
-            return None
-        return next((run_id for place, run_id in asked if place == self._store.display), None)
+            return []
+        return [what for place, *what in met if place == self._store.display]
 
     def _learn(self, after: int) -> None:
         if (self._run_id is None or self._only_met) and self._store.exists():
@@ -199,11 +206,3 @@ class _Supervisor:
         if self._run_id is None:
             return None
         return store_admin_detail.detail(self._store, self._store.find_run(self._run_id))
-
-
-def _ended_in_doubt(detail: RunDetail, code: int) -> bool:
-    """Whether it was a step in doubt that ended the command."""
-    if not any(step.status == "in_doubt" for step in detail.steps):
-        return False
-    # Its traceback names the error also where that was wrapped. A Checkpoint stores no failure of its program.
-    return "StepInDoubt" in (detail.run.error or "") if detail.status == "failed" else code > 0

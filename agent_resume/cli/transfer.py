@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -87,6 +92,21 @@ def _tell(row: ExportRow | ImportRow, what: str, where: str) -> None:
         screen.note(f"{what}: and {row.bent_count - len(row.bent)} more places")
 
 
+@contextmanager
+def _files(paths: list[str]) -> Iterator[dict[Path, str]]:
+    """The files of some paths, each with what it was called: what comes through a pipe is put into one first."""
+    with tempfile.TemporaryDirectory(prefix="agent-resume-") as folder:
+        found: dict[Path, str] = {}
+        for number, path in enumerate(paths):
+            file = Path(path)
+            if path == "-" or file.is_fifo():
+                file = Path(folder, f"pipe-{number}")
+                with open(0 if path == "-" else path, "rb", closefd=path != "-") as source, file.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+            found[file] = path
+        yield found
+
+
 def import_command(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Exported files, or run folders of flowcast.")],
     format: Annotated[
@@ -100,26 +120,29 @@ def import_command(
     json: Json = False,
     db: Db = None,
 ) -> int:
-    """Read runs from files into the store.
+    """Read runs from files, from a pipe or (-) from stdin into the store.
 
     Each run is stored whole or not at all. Exit code 1 when one was refused.
     """
     from agent_resume import layouts
 
-    with session.opened(db) as store:
-        files = list(map(Path, paths))
-        with bar.shown("import") as tell:
-            summary = layouts.import_paths(
-                store, files, format=format, dry_run=dry_run, on_conflict=on_conflict, progress=tell
-            )
+    if "" in paths:
+        raise Usage("an empty PATH names nothing; . is this folder")
+    with session.opened(db) as store, _files(paths) as files, bar.shown("import") as tell:
+        summary = layouts.import_paths(
+            store, files, format=format, dry_run=dry_run, on_conflict=on_conflict, progress=tell
+        )
+    rows = [replace(row, source=files.get(Path(row.source), row.source)) for row in summary.rows]
     if json:
-        screen.document([row.to_dict() for row in summary.rows])
+        screen.document([row.to_dict() for row in rows])
     else:
-        shown = [[screen.fit(row.run_id or "-"), row.action, screen.fit(row.source)] for row in summary.rows]
+        shown = [[screen.fit(row.run_id or "-"), row.action, screen.fit(row.source)] for row in rows]
         tables.print_table(("ID", "ACTION", "SOURCE"), shown, None)
-    for row in summary.rows:
+    for row in rows:
         if row.reason is not None or row.bent_count:
             _tell(row, row.run_id or row.source, row.source)
+    if not rows:
+        screen.note("no run is in it")
     if dry_run:
         screen.note("nothing was stored (--dry-run)")
     return exits.FAILED if summary.refused else exits.OK

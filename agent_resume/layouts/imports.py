@@ -60,6 +60,8 @@ class _Import:
     def take(self, path: Path) -> None:
         before = len(self.rows)
         self._is_known = False
+        if path.is_symlink():  # named by the caller himself, and no file that lies in an export
+            path = Path(os.path.realpath(path))
         try:
             self._refuse_own_store(path)
             for found in detect.look(path, self._format):
