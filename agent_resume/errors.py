@@ -212,15 +212,23 @@ class InvalidTransition(AgentResumeError):
         run_id: the run.
         status: the run's stored status.
         action: what was tried.
+        asked_wrongly: whether it was for what the run does not have, so that the same call can never succeed.
     """
 
     run_id: str
     status: str
     action: str
+    asked_wrongly: bool
 
-    def __init__(self, run_id: str, *, status: str, action: str, hint: str) -> None:
+    def __init__(
+        self, run_id: str, *, status: str, action: str, hint: str, said: str | None = None, asked_wrongly: bool = False
+    ) -> None:
         super().__init__(
-            f"cannot {action}: run {run_id!r} is {status}; {hint}", run_id=run_id, status=status, action=action
+            f"cannot {action}: run {run_id!r} {said or f'is {status}'}; {hint}",
+            run_id=run_id,
+            status=status,
+            action=action,
+            asked_wrongly=asked_wrongly,
         )
 
 

@@ -232,9 +232,11 @@ def step_of(tx: Tx, row: RunRow, key: str) -> StepRow:
     if found is None:
         raise errors.InvalidTransition(
             row.id,
-            status=f"without a step {key!r}",
+            status=row.status,
+            said=f"has no step {key!r}",
             action="find it",
             hint=f"agent-resume show -- {row.id!r} lists its steps",
+            asked_wrongly=True,
         )
     return StepRow(*found)
 
@@ -247,11 +249,9 @@ def _open_step(tx: Tx, judge: Judge, row: RunRow, key: str, action: str) -> Step
         )
     if step.status == "completed":
         raise errors.InvalidTransition(
-            row.id,
-            status=f"done with step {key!r}",
-            action=action,
+            row.id, status=row.status, said=f"has completed step {key!r} already", action=action,
             hint=f"to discard its stored result: agent-resume rerun -- {row.id!r} {key!r}",
-        )
+        )  # fmt: skip
     owner = None if step.owner_token is None or step.status != "running" else owner_row(tx, step.owner_token)
     if owner is not None and judge(owner) != "dead":
         raise errors.StepInFlight(row.id, key, host=ownership.host_name(owner.host), pid=owner.pid)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from . import clock, errors, migrate, schema, store_admin_doctor_server, store_admin_fork
+from . import clock, errors, migrate, report, schema, store_admin_doctor_server, store_admin_fork
 from .database_location import DEFAULT_FOLDER
 from .database_sqlite_errors import has_wal_reset_bug
 from .models import RunSummary
@@ -64,6 +64,10 @@ def _examine(store: Store, *, full: bool) -> Iterator[Finding]:
         yield from _on_a_server(store)
         return
     yield from _library(store)
+    if os.path.isdir(store.location.target):
+        yield Finding("store", "problem", f"{store.display} is a folder; name a file in it, which the first run makes")
+        return
+    yield Finding("driver", "ok", f"Python's own sqlite3, for {store.display}")
     try:
         is_there = store.exists()
     except errors.StoreError as error:  # its folder may not be entered
@@ -126,7 +130,6 @@ def _library(store: Store) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("sqlite", "ok", f"SQLite {version}, without the WAL-reset bug")
-    yield Finding("driver", "ok", f"Python's own sqlite3, for {store.display}")
 
 
 def _file(store: Store) -> Iterator[Finding]:
@@ -175,6 +178,8 @@ def _permissions(path: str) -> Iterator[Finding]:
                 "permissions", "warning", f"{target} has mode {mode:04o}: others can read results and answers",
                 f"chmod 600 {shlex.quote(target)}",
             )  # fmt: skip
+            if target == path:  # SQLite gives the others its mode, also when a reader makes them, as this one has
+                break
     folder = os.path.dirname(path)
     mode = stat.S_IMODE(os.stat(folder).st_mode)
     if os.path.basename(folder) == DEFAULT_FOLDER and mode & 0o077:
@@ -215,8 +220,9 @@ def _inside(store: Store, connection: sqlite3.Connection, *, full: bool) -> Iter
     pages, free, size = int(str(ask("page_count"))), int(str(ask("freelist_count"))), int(str(ask("page_size")))
     if free * size > _FREE_LARGE and free > pages // 4:
         yield Finding(
-            "free space", "note", f"{free * size:,} of {pages * size:,} bytes are free pages",
-            "agent-resume prune gives them back",
+            "free space", "note",
+            f"{free * size:,} of {pages * size:,} bytes are free pages; a prune that deletes something gives them back",
+            "agent-resume prune --older-than 30d",
         )  # fmt: skip
     else:
         yield Finding("free space", "ok", f"{free * size:,} of {pages * size:,} bytes are free pages")
@@ -235,7 +241,7 @@ def _is_wal(path: str, mode: str) -> bool:
 
 def _integrity(connection: sqlite3.Connection, *, full: bool) -> Iterator[Finding]:
     if not full:
-        yield Finding("integrity", "note", "not looked at", "agent-resume doctor --full reads every page")
+        yield Finding("integrity", "note", "not looked at; --full reads every page", "agent-resume doctor --full")
         return
     rows = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
     rows += [
@@ -258,15 +264,15 @@ def _runs(store: Store) -> Iterator[Finding]:
         store.ask(store_admin_fork.fresh, [run.id for run in found if run.status == "interrupted"]) if found else set()
     )
     found = [run for run in found if run.id not in new]  # nobody has begun them
-    for status, mend in (
-        ("interrupted", "agent-resume resume --all-interrupted --exec"),
-        ("idle", "agent-resume resume RUN --exec"),
-        ("overdue", "agent-resume resume RUN --take-over --exec, if its process hangs"),
+    for status, remark, mend in (
+        ("interrupted", "", "agent-resume resume --all-interrupted --exec"),
+        ("idle", "", "agent-resume resume RUN --exec"),
+        ("overdue", "; if its process hangs:", "agent-resume resume RUN --take-over --exec"),
     ):
         ids = [run.id for run in found if run.shown_status == status]
         if ids:
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-            yield Finding("runs", "note", f"{len(ids)} {status}: {', '.join(ids[:3])}{more}", mend)
+            yield Finding("runs", "note", f"{len(ids)} {status}: {', '.join(ids[:3])}{more}{remark}", mend)
     if not any(run.shown_status in ("interrupted", "idle", "overdue") for run in found):
         yield Finding("runs", "ok", "none interrupted, idle or overdue")
     yield from _clock(store)
@@ -277,7 +283,7 @@ def _clock(store: Store) -> Iterator[Finding]:
     ahead = 0 if newest is None else clock.parse_iso(newest.updated_at) - clock.now_ms()
     if newest is not None and ahead > _SKEW_MS:
         yield Finding(
-            "clock", "warning", f"run {newest.id} was changed {ahead // 1000} s in the future: a clock is or was wrong",
+            "clock", "warning", f"run {newest.id} was changed {report.seconds_text(ahead)} in the future: a clock is or was wrong",
             "set the clock (order and ownership do not depend on it, ages and idle times do)",
         )  # fmt: skip
     else:

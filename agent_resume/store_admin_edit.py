@@ -110,7 +110,8 @@ def rerun(tx: Tx, judge: Judge, place: Place, key: str, downstream: bool) -> tup
     if not (stored or later or answers):
         raise errors.InvalidTransition(
             row.id,
-            status=f"without a stored result of {key!r}",
+            status=row.status,
+            said=f"has no stored result of {key!r}",
             action="discard it",
             hint="the next resume runs it anyway",
         )

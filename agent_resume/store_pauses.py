@@ -195,7 +195,7 @@ def answer(tx: Tx, run_id: str, name: str | None, value: str, by: str) -> tuple[
         raise errors.InvalidTransition(run.id, status=run.status, action="answer", hint="it asks nothing any more")
     place = Place(run.seq, run.id)
     if name is None:
-        name = _only_open(tx, place)
+        name = _only_open(tx, place, run.status)
     now = clock.now_iso()
     old = pause_of(tx, run.seq, name)
     if old is not None and old.kind == "sleep":
@@ -221,14 +221,16 @@ def answer(tx: Tx, run_id: str, name: str | None, value: str, by: str) -> tuple[
     return answered, True
 
 
-def _only_open(tx: Tx, place: Place) -> str:
+def _only_open(tx: Tx, place: Place, status: str) -> str:
     asked = [pause for pause in pauses_of(tx, place.seq) if pause.kind != "sleep" and pause.asked_at is not None]
     waiting = [pause.name for pause in asked if pause.is_open and not pause.is_over]
     if len(waiting) == 1:
         return waiting[0]
     what = f"waiting for {', '.join(map(repr, waiting))}" if waiting else "waiting for nothing"
     hint = "give the name: --name NAME" if waiting else _why_nothing_is_open(asked, place.id)
-    raise errors.InvalidTransition(place.id, status=what, action="answer", hint=hint)
+    raise errors.InvalidTransition(
+        place.id, status=status, said=f"is {what}", action="answer", hint=hint, asked_wrongly=bool(waiting)
+    )
 
 
 def _why_nothing_is_open(asked: list[PauseRow], run_id: str) -> str:

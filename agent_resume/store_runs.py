@@ -159,7 +159,7 @@ def create(
     while tx.one(_ID_TAKEN, {"wanted": run_id}) is not None:
         if new.id is not None:
             raise errors.InvalidTransition(
-                run_id, status="there already", action="create the run", hint="choose another id"
+                run_id, status="there already", action="create the run", hint="choose another id", asked_wrongly=True
             )
         number += 1
         run_id = f"{stem}-{number}"

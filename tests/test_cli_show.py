@@ -65,7 +65,7 @@ def test_a_step_shows_its_attempts_with_their_errors_and_its_whole_result(run, c
 
 def test_a_step_that_there_is_not_is_an_error_with_the_next_step(run, command):
     code, out, err = command("show", "run-1", "--step", "nope", "--db", run)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "agent-resume show" in err
 
 

@@ -26,7 +26,7 @@ from agent_resume import (
     answer,
     errors,
 )
-from agent_resume.cli import listing, screen
+from agent_resume.cli import screen
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -433,7 +433,7 @@ def test_a_long_name_is_cut_on_a_terminal_and_an_id_never(db, command, monkeypat
     monkeypatch.setattr(screen, "is_terminal", lambda: True)
     monkeypatch.setattr(screen, "columns", lambda: 200)
     _, out, _ = command("list", "--db", db)
-    assert "n" * (listing._NAME + 1) not in out
+    assert max(map(screen.width, out.splitlines())) <= 200
     assert "n" * 30 in out
     assert "i" * 60 in out
     assert screen.cut("調" * 30, 21).startswith("調" * 9)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from . import parameters, screen, session
+from . import completion, parameters, screen, session
 from .options import Debug
 
 _EPILOG = (
@@ -109,8 +109,12 @@ def build(only: str | None = None) -> typer.Typer:
 
 def main() -> NoReturn:
     """Parse, run, exit."""
+    app = build(next(iter(sys.argv[1:]), None))
+    completion.script()
+    if completion.prepare():
+        completion.answer(lambda: app(prog_name="agent-resume"))
     try:
-        build(next(iter(sys.argv[1:]), None))(prog_name="agent-resume")
+        app(prog_name="agent-resume")
     finally:
         # Here, where a closed pipe can still be handled; at the interpreter's end it cannot.
         sys.stdout.flush()

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import typer
 
-from . import screen, session
+from . import completion, screen, session
 from .exits import Usage
-from .options import Db, Json, complete_run
+from .options import Db, Json
 
 if TYPE_CHECKING:
     from agent_resume.store import Store
@@ -34,7 +34,9 @@ _TEMPLATE = "AGENT_RESUME_HISTORY_URL"
 def connect_command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="A run, for its link in a hosted history.", autocompletion=complete_run),
+        typer.Argument(
+            metavar="[RUN]", help="A run, for its link in a hosted history.", autocompletion=completion.run_ids
+        ),
     ] = None,
     json: Json = False,
     db: Db = None,

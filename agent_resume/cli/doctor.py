@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import exits, screen, session
+from . import exits, fold, screen, session
 from .options import Db, Json
 
-_INDENT = 22
+if TYPE_CHECKING:
+    from agent_resume.store_admin_doctor import Finding
+
+# What is to be copied from the screen.
+_COMMANDS = ("agent-resume ", "chmod ")
+_LITTLE = 2
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
@@ -24,7 +29,7 @@ def doctor_command(
     """
     import dataclasses
 
-    from agent_resume import report, store_admin_doctor
+    from agent_resume import store_admin_doctor
 
     with session.opened(db) as store:
         findings = []
@@ -32,21 +37,23 @@ def doctor_command(
             findings.append(finding)
             if json:
                 continue
-            topic, level = report.pad(finding.topic, 11), report.pad(finding.level, 7)
-            first, *rest = screen.wrap(screen.fit(finding.text), _INDENT)
-            screen.line(f"{screen.paint(level, _STYLES[finding.level])}  {topic}  {first}")
-            for text in rest:
-                screen.line(f"{'':{_INDENT}}{text}")
-            if finding.mend is not None:
-                first, *rest = _mending(screen.fit(finding.mend))
-                screen.line(f"{'':{_INDENT}}-> {first}")
-                for text in rest:
-                    screen.line(f"{'':{_INDENT}}   {text}")
+            for line in _lines(finding):
+                screen.line(line)
         if json:
             screen.document([dataclasses.asdict(finding) for finding in findings])
     return exits.FAILED if any(finding.level == "problem" for finding in findings) else exits.OK
 
 
-def _mending(text: str) -> list[str]:
-    # A command is copied from the screen: no line break of ours in it.
-    return [text] if text.startswith("agent-resume ") else screen.wrap(text, _INDENT + 3)
+def _lines(finding: Finding) -> list[str]:
+    from agent_resume import report
+
+    level = screen.paint(report.pad(finding.level, 7), _STYLES[finding.level])
+    head, text = f"{level}  {report.pad(finding.topic, 11)}  ", screen.fit(finding.text)
+    indent = _LITTLE if fold.is_narrow() else screen.width(head)
+    shown = [head.rstrip(), *fold.lines(text, " " * indent)] if fold.is_narrow() else fold.lines(text, head)
+    if finding.mend is None:
+        return shown
+    mend, before = screen.fit(finding.mend), f"{'':{indent}}-> "
+    if not mend.startswith(_COMMANDS):
+        return [*shown, *fold.lines(mend, before)]
+    return [*shown, *fold.command(mend, before if fold.fits(before + mend) else f"{'':{_LITTLE}}-> ")]

@@ -51,6 +51,8 @@ def of_run(detail: RunDetail) -> int:
 
 def of_error(error: BaseException) -> int:
     """The exit code for an error of ours."""
+    if isinstance(error, errors.InvalidTransition) and error.asked_wrongly:
+        return USAGE
     return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), FAILED)
 
 

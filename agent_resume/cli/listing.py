@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import screen, session, tables
+from . import completion, screen, session, tables
 from .exits import OF_STATUS, Usage
 from .options import Db, Format, Json, moment
 
@@ -25,17 +25,35 @@ _KEYS = (
     "durationMs", "inputTokens", "outputTokens",
 )  # fmt: skip
 _RIGHT = ("STEPS", "DURATION", "AGE", "TOKENS")
-#: On a terminal a name is cut to so many columns; an id never is, since it is copied from there.
-_NAME = 40
 _EXPENDABLE = ("STEPS", "NAME", "DURATION", "AGE", "TOKENS")
 
 
+_Status = Annotated[
+    str | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        autocompletion=completion.values(*sorted(OF_STATUS)),
+        help=f"Only runs shown as this: {', '.join(sorted(OF_STATUS))}.",
+    ),
+]
+_Sort = Annotated[
+    str,
+    typer.Option(
+        "--sort",
+        metavar="FIELD",
+        autocompletion=completion.values(*_SORTS, *(f"-{name}" for name in _SORTS)),
+        help=f"{', '.join(_SORTS)}; a leading - turns it round.",
+    ),
+]
+
+
 def list_command(
-    status: Annotated[
+    status: _Status = None,
+    name: Annotated[
         str | None,
-        typer.Option("--status", metavar="STATUS", help=f"Only runs shown as this: {', '.join(sorted(OF_STATUS))}."),
+        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Only runs of exactly this name."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only runs of exactly this name.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Created at or after: an ISO time, or 2h, 3d ago.")
     ] = None,
@@ -48,9 +66,7 @@ def list_command(
             "--limit", min=0, help=f"Most runs to show, 0 for all. Default: {SCREENFUL} in a table, else all."
         ),
     ] = None,
-    sort: Annotated[
-        str, typer.Option("--sort", metavar="FIELD", help=f"{', '.join(_SORTS)}; a leading - turns it round.")
-    ] = "-created",
+    sort: _Sort = "-created",
     format: Format = None,
     json: Json = False,
     db: Db = None,
@@ -100,20 +116,19 @@ def _print(store: Store, runs: Iterator[RunSummary], *, json: bool, format: str 
         ):
             ids = [run.id for run in found if run.status == status]
             remarks |= dict.fromkeys(store.ask(chosen, ids) if ids else (), remark)
-        narrow = format is None and screen.is_terminal()
-        rows = [_cells(run, remarks.get(run.id), narrow=narrow) for run in found]
-        tables.print_table(_HEADERS, rows, format, right=_RIGHT, expendable=_EXPENDABLE)
+        rows = [_cells(run, remarks.get(run.id)) for run in found]
+        tables.print_table(_HEADERS, rows, format, right=_RIGHT, expendable=_EXPENDABLE, cut="NAME")
         return len(rows)
     return 0
 
 
-def _cells(run: RunSummary, remark: str | None, *, narrow: bool) -> list[str]:
+def _cells(run: RunSummary, remark: str | None) -> list[str]:
     from agent_resume import clock, report
 
     took = clock.now_ms() - clock.parse_iso(run.created_at) if run.shown_status == "running" else run.duration_ms
     return [
         screen.fit(run.id),
-        screen.cut(screen.fit(run.name), _NAME) if narrow else screen.fit(run.name),
+        screen.fit(run.name),
         screen.paint_status(run.shown_status if remark is None else f"{run.shown_status} ({remark})"),
         f"{run.steps_completed}/{run.steps_total}",
         report.seconds_text(took),
@@ -125,4 +140,5 @@ def _cells(run: RunSummary, remark: str | None, *, narrow: bool) -> list[str]:
 def _tokens(run: RunSummary) -> str:
     if run.input_tokens is None and run.output_tokens is None:
         return "-"
-    return f"{tables.number(run.input_tokens or 0)}+{tables.number(run.output_tokens or 0)}"
+    given, made = ("?" if count is None else tables.number(count) for count in (run.input_tokens, run.output_tokens))
+    return f"{given}+{made}"

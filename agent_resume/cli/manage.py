@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import screen, session, tables
+from . import completion, screen, session, tables
 from .exits import TooDeep, Usage
 from .options import Db, Json, Run, json_value
 
 if TYPE_CHECKING:
     from agent_resume.models import RunRow
     from agent_resume.store import Store
+    from agent_resume.store_admin_fork import Forked
     from agent_resume.store_sql import Place
 
 
@@ -101,7 +102,10 @@ def fork_command(
     before: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="STEP", help="Share the completed steps before this one. Default: all completed ones."
+            "--from",
+            metavar="STEP",
+            autocompletion=completion.step_keys,
+            help="Share the completed steps before this one. Default: all completed ones.",
         ),
     ] = None,
     values: Annotated[
@@ -135,22 +139,26 @@ def fork_command(
             )  # fmt: skip
         else:
             screen.line(screen.fit(forked.run.id))
-        decided = f", and {tables.plural(len(given), 'value')} set: {', '.join(given)}" if given else ""
-        screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}{decided}")
-        for key in forked.ahead:
-            screen.note(f"{row.id} has no step {key!r}; the value counts only if the fork reaches one of that key")
-        for key in forked.again:
-            screen.note(
-                f"step {key!r} takes effect once, and may have done so in {row.id}; it is not shared, so the fork will do "
-                "it again (--set gives it a result instead)"
-            )
-        if forked.answers and not answers:
-            names = ", ".join(map(repr, forked.answers))
-            screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")
-        tags = row.meta_dict.get("tags")
-        if tags and isinstance(tags, dict):
-            screen.note(f"it has the tags of {row.id}: {', '.join(tags)}")
+        _tell_fork(row, forked, list(given), answers=answers)
         _tell_next(store, forked.run)
+
+
+def _tell_fork(row: RunRow, forked: Forked, given: list[str], *, answers: bool) -> None:
+    decided = f", and {tables.plural(len(given), 'value')} set: {', '.join(given)}" if given else ""
+    screen.note(f"it shares {tables.plural(len(forked.shared), 'completed step')} with {row.id}{decided}")
+    for key in forked.ahead:
+        screen.note(f"{row.id} has no step {key!r}; the value counts only if the fork reaches one of that key")
+    for key in forked.again:
+        screen.note(
+            f"step {key!r} takes effect once, and may have done so in {row.id}; it is not shared, so the fork will do "
+            "it again (--set gives it a result instead)"
+        )
+    if forked.answers and not answers:
+        names = ", ".join(map(repr, forked.answers))
+        screen.note(f"answers were not copied: {names}; the fork will ask again (--answers copies them)")
+    tags = row.meta_dict.get("tags")
+    if tags and isinstance(tags, dict):
+        screen.note(f"it has the tags of {row.id}: {', '.join(tags)}")
 
 
 def _assignment(text: str) -> tuple[str, object]:
@@ -168,7 +176,7 @@ def _assignment(text: str) -> tuple[str, object]:
 
 def rerun_command(
     run: Run,
-    step: Annotated[str, typer.Argument(metavar="STEP", help="The step's key.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", autocompletion=completion.step_keys, help="The step's key.")],
     downstream: Annotated[
         bool, typer.Option("--downstream", help="Also what was first reached after it, answers too.")
     ] = False,

@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
+from . import completion
 from .exits import TooDeep, Usage
-
-
-def complete_run(incomplete: str) -> list[str]:
-    """Run ids for the shell; the one completion that opens the store."""
-    from .session import run_ids
-
-    return run_ids(incomplete)
-
 
 Db = Annotated[
     str | None,
@@ -27,12 +20,18 @@ Db = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run id, a prefix of one, or NAME@latest.", autocompletion=complete_run)
+    str,
+    typer.Argument(metavar="RUN", help="Run id, a prefix of one, or NAME@latest.", autocompletion=completion.run_ids),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show log lines, and the traceback of an error.")]
 Format = Annotated[
     str | None,
-    typer.Option("--format", metavar="FORMAT", help="csv, tsv, jsonl, or any format of tabulate (github, html, …)."),
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        autocompletion=completion.formats,
+        help="csv, tsv, jsonl, or any format of tabulate (github, html, …).",
+    ),
 ]
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import screen, session, tables
+from . import completion, screen, session, tables
 from .exits import OF_STATUS, Usage
 from .options import Db, Json, span
 
@@ -28,10 +28,14 @@ def prune_command(
         typer.Option(
             "--status",
             metavar="STATUS",
+            autocompletion=completion.values(*OF_STATUS),
             help="As list shows it; may be repeated. Default: completed, failed, cancelled.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only runs of this name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Only runs of this name."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
     json: Json = False,
     db: Db = None,

@@ -34,14 +34,16 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
                 screen.note(f"left out, since {why}: {', '.join(ids)}; such a run is resumed by its id")
         pool = ThreadPoolExecutor(at_once)
         try:
-            results = list(pool.map(lambda run: _resume(store, run, aside=json), found))
+            results, stopped = _resume_all(pool, store, found, aside=json)
         finally:
             pool.shutdown(cancel_futures=True)
     if json:
         screen.document(results)
     else:
         rows = [[screen.fit(r["id"]), screen.paint_status(r["status"]), screen.fit(r["error"] or "")] for r in results]
-        tables.print_table(("ID", "STATUS", "ERROR"), rows, None)
+        tables.print_table(("ID", "STATUS", "ERROR"), rows, None, cut="ERROR")
+    if stopped:
+        return exits.INTERRUPTED
     fine = all(result["exitCode"] in (exits.OK, exits.PAUSED) for result in results)
     return exits.OK if fine else exits.FAILED
 
@@ -55,6 +57,20 @@ def _unseen(store: Store) -> list[str]:
         run for status in ("running", "idle") for run in list_runs(db=store, status=status) if run.owner_pid is None
     ]
     return [run.id for run in free if store_admin_detail.detail(store, store.find_run(run.id)).is_unseen]
+
+
+def _resume_all(
+    pool: ThreadPoolExecutor, store: Store, found: list[RunSummary], *, aside: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """What became of each run that was begun, and whether Ctrl-C ended it."""
+    begun = [pool.submit(_resume, store, run, aside=aside) for run in found]
+    try:
+        return [future.result() for future in begun], False
+    except KeyboardInterrupt:
+        pool.shutdown(cancel_futures=True)  # the commands have got it too, and end
+        left = ", ".join(run.id for run, future in zip(found, begun, strict=True) if future.cancelled())
+        screen.note(f"stopped by Ctrl-C; not begun: {left or 'none'}")
+        return [future.result() for future in begun if not future.cancelled()], True
 
 
 def _resume(store: Store, run: RunSummary, *, aside: bool) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import exits, screen, session
+from . import completion, exits, screen, session
 from .exits import Usage
-from .options import Db, Json, complete_run, json_value
+from .options import Db, Json, json_value
 
 if TYPE_CHECKING:
     from agent_resume.models import PauseRow, RunRow
@@ -44,7 +44,9 @@ class _Asked:
 def resume_command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="Run id, a prefix of one, or NAME@latest.", autocompletion=complete_run),
+        typer.Argument(
+            metavar="RUN", help="Run id, a prefix of one, or NAME@latest.", autocompletion=completion.run_ids
+        ),
     ] = None,
     exec: Annotated[
         bool, typer.Option("--exec", help="Run the command that started the run, where it was started.")
@@ -53,7 +55,10 @@ def resume_command(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Which question, when there are several.")
     ] = None,
-    step: Annotated[str | None, typer.Option("--step", metavar="KEY", help="The step that is in doubt.")] = None,
+    step: Annotated[
+        str | None,
+        typer.Option("--step", metavar="KEY", autocompletion=completion.step_keys, help="The step that is in doubt."),
+    ] = None,
     mark_done: Annotated[
         str | None, typer.Option("--mark-done", metavar="JSON", help="It happened: this is its result.")
     ] = None,

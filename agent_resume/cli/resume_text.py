@@ -5,12 +5,32 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from . import screen, show_json, show_text, tables
+from . import fold, screen, show_json, show_text, tables
 
 if TYPE_CHECKING:
     from agent_resume.models import RunRow
     from agent_resume.store import Store
     from agent_resume.store_admin_detail import RunDetail
+
+
+_RESUMABLE = ("paused", "failed", "interrupted", "idle")
+
+
+def whole(store: Store, detail: RunDetail) -> list[str]:
+    """What ``show RUN`` says, and ``watch RUN`` at its end; on a terminal with the command that says how to go on."""
+    how = _how_to_go_on(store, detail) if screen.is_terminal() and detail.status in _RESUMABLE else ()
+    return show_text.apart(
+        show_text.header(store, detail),
+        show_text.timeline(store, detail),
+        show_text.questions(store, detail.pauses),
+        show_text.run_warnings(detail),
+        how,
+    )
+
+
+def _how_to_go_on(store: Store, detail: RunDetail) -> list[str]:
+    label, text = f"  {screen.paint('how to go on:', 'dim')}", typed(store, detail)
+    return [f"{label} {text}"] if fold.fits(f"{label} {text}") else [label, *fold.command(text, "    ")]
 
 
 def plan(store: Store, detail: RunDetail) -> list[str]:
@@ -27,36 +47,40 @@ def plan(store: Store, detail: RunDetail) -> list[str]:
 def _advice(store: Store, detail: RunDetail) -> list[str]:
     status = detail.status
     if status == "completed":
-        return ["The run is completed; nothing is left to resume."]
+        return fold.lines("The run is completed; nothing is left to resume.")
     if status == "cancelled":
         if detail.is_lingering:
             return [
-                f"The run is cancelled, and still being left by {show_text.owner_text(detail)}.",
-                "Wait for it. If it hangs, take it over, reopen the run and go on:",
-                f"  {typed(store, detail, '--take-over --force --exec')}",
+                *fold.lines(f"The run is cancelled, and still being left by {show_text.owner_text(detail)}."),
+                *fold.lines("Wait for it. If it hangs, take it over, reopen the run and go on:"),
+                *_command(store, detail, "--take-over --force --exec"),
             ]
-        return ["The run is cancelled. To reopen it and go on:", f"  {typed(store, detail, '--force --exec')}"]
+        return [
+            *fold.lines("The run is cancelled. To reopen it and go on:"),
+            *_command(store, detail, "--force --exec"),
+        ]
     if detail.is_held:
         since = "" if detail.begun_at is None else f"; it began at {detail.begun_at}"
         answers = answering(store, detail)
+        then = "It goes on by itself then; if" if answers else "Wait for it, or if"
         return [
-            f"The run is being executed by {show_text.owner_text(detail)}{since}.",
+            *fold.lines(f"The run is being executed by {show_text.owner_text(detail)}{since}."),
             *answers,
-            f"{'It goes on by itself then; if' if answers else 'Wait for it, or if'} it hangs, take it over and go on:",
-            f"  {typed(store, detail, '--take-over --exec')}",
+            *fold.lines(f"{then} it hangs, take it over and go on:"),
+            *_command(store, detail, "--take-over --exec"),
         ]
-    return [_savings(detail), *answering(store, detail), *deciding(store, detail), *_how(store, detail)]
+    return [*fold.lines(_savings(detail)), *answering(store, detail), *deciding(store, detail), *_how(store, detail)]
 
 
 def deciding(store: Store, detail: RunDetail) -> list[str]:
     """The commands that decide each step of which nobody knows whether it took effect."""
     lines = []
     for step in detail.doubtful:
-        key = screen.fit(shlex.quote(step.key))
+        key, name = screen.fit(shlex.quote(step.key)), screen.fit(step.key)
         lines += [
-            f"Step {screen.fit(step.key)} was started and may have taken effect. Unless its verify= can tell, decide:",
-            f"  {typed(store, detail, f'--step {key} --mark-done JSON')}    (it happened)",
-            f"  {typed(store, detail, f'--step {key} --retry')}             (it did not)",
+            *fold.lines(f"Step {name} was started and may have taken effect. Unless its verify= can tell, decide:"),
+            *_command(store, detail, f"--step {key} --mark-done JSON", "(it happened)"),
+            *_command(store, detail, f"--step {key} --retry", "(it did not)"),
         ]
     return lines
 
@@ -68,7 +92,7 @@ def answering(store: Store, detail: RunDetail) -> list[str]:
     lines = ["To answer:"] if asked else []
     for pause in asked:
         named = f" --name {screen.fit(shlex.quote(pause.name))}" if len(asked) > 1 else ""
-        lines.append(f"  {typed(store, detail, f'--answer JSON{named}{then}')}")
+        lines += _command(store, detail, f"--answer JSON{named}{then}")
     return lines
 
 
@@ -92,7 +116,12 @@ def _savings(detail: RunDetail) -> str:
     done = len(detail.completed)
     if not done:
         return "A resume starts from the beginning: no step is completed yet."
-    return f"A resume skips {tables.plural(done, 'completed step')} and saves {report.seconds_text(detail.saved_ms)}."
+    saved, skips = report.seconds_text(detail.saved_ms), f"A resume skips {tables.plural(done, 'completed step')}"
+    return f"{skips}." if saved == report.seconds_text(0) else f"{skips} and saves {saved}."
+
+
+def _command(store: Store, detail: RunDetail, options: str, remark: str = "") -> list[str]:
+    return fold.command(typed(store, detail, options), "  ", remark=remark)
 
 
 def _how(store: Store, detail: RunDetail) -> list[str]:
@@ -100,11 +129,17 @@ def _how(store: Store, detail: RunDetail) -> list[str]:
 
     command = store_admin_command.command_of(detail.run)
     if isinstance(command, str):
-        return [f"It cannot be resumed by --exec: {command}."]
-    lines = ["To resume it:", f"  {typed(store, detail, '--exec')}"] if command.refusal is None else []
-    lines += ["which runs:" if lines else "It was started by:", f"  {screen.fit(command.text)}"]
+        return fold.lines(f"It cannot be resumed by --exec: {command}.")
+    # Without an answer it would only stop at its question again.
+    asks = detail.status == "paused" and any(pause.kind == "pause" for pause in detail.open_pauses)
+    to_resume = ["To resume it:", *_command(store, detail, "--exec")]
+    lines = to_resume if command.refusal is None and not asks else []
+    lines += [
+        "which runs:" if command.refusal is None else "It was started by:",
+        *fold.command(screen.fit(command.text), "  "),
+    ]
     if command.refusal is not None:
-        lines.append(f"It cannot be resumed by --exec: {screen.fit(command.refusal)}.")
+        lines += fold.lines(f"It cannot be resumed by --exec: {screen.fit(command.refusal)}.")
     return [*lines, *_renamed(store, detail.run)]
 
 
@@ -114,7 +149,8 @@ def _renamed(store: Store, run: RunRow) -> list[str]:
     # A Checkpoint, whose run is called like its id at first, finds it by that.
     former = [name for name in store.ask(store_lineage.former_names, run.id) if name != run.id]
     now, then = screen.fit(repr(run.name)), screen.fit(repr(former[-1])) if former else ""
-    return [f"It was renamed: its program goes on with it once it calls its agent {now}, not {then}."] if former else []
+    said = f"It was renamed: its program goes on with it once it calls its agent {now}, not {then}."
+    return fold.lines(said) if former else []
 
 
 def typed(store: Store, detail: RunDetail, options: str = "") -> str:

@@ -242,17 +242,6 @@ def cut(text: str, most: int) -> str:
     return text + mark
 
 
-def wrap(text: str, before: int) -> list[str]:
-    """``text`` in lines that fit a terminal behind ``before`` columns; one line in a pipe."""
-    if not is_terminal() or before + width(text) <= columns():
-        return [text]
-    import textwrap
-
-    # Words stay whole, so that what is meant to be copied can be.
-    room = max(20, columns() - before)
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]
-
-
 def draws() -> bool:
     """Whether stdout can show characters beyond ASCII."""
     try:

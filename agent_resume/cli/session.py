@@ -15,7 +15,6 @@ from . import exits, screen
 if TYPE_CHECKING:
     from agent_resume.models import RunRow
     from agent_resume.store import Store
-    from agent_resume.store_queries import RunFilter
 
 # What says on one line what to do next.
 _OURS = (errors.AgentResumeError, errors.RunCancelled, errors.RunPaused, exits.Usage, exits.Stop)
@@ -95,49 +94,3 @@ def told(error: BaseException) -> int:
     place = error.path if isinstance(error, errors.StoreError) and text.startswith(error.path) else ""
     screen.note(f"agent-resume: {place}{redact.DEFAULT.text(text[len(place) :])}")
     return code
-
-
-def run_ids(prefix: str) -> list[str]:
-    """Ids that begin with ``prefix``, newest first; empty when they cannot be had. For completion.
-
-    bash puts what it gets on the line as it is: there they come quoted, and without those that no line can hold.
-    """
-    import os
-
-    try:
-        # bash; zsh and fish
-        words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        with opened(_db_on_the_line(words)) as store:
-            found = [run.id for run in store.list_runs(_newest()) if run.id.startswith(prefix)][:100]
-            in_bash = "COMP_WORDS" in os.environ
-            return [_in_bash(run_id) for run_id in found if run_id.isprintable()] if in_bash else found
-    except Exception:  # noqa: BLE001 - a shell completes nothing rather than showing a traceback
-        return []
-
-
-def _in_bash(run_id: str) -> str:
-    import re
-
-    # By backslashes, not in quotes: ids that begin alike still do then, and it holds behind an open quote too.
-    return re.sub(r"([^\w@%+=:,./-])", r"\\\1", run_id)
-
-
-def _newest() -> RunFilter:
-    from agent_resume.store_queries import RunFilter
-
-    return RunFilter(limit=1000)
-
-
-def _db_on_the_line(words: str) -> str | None:
-    import shlex
-
-    try:
-        parts = shlex.split(words)
-    except ValueError:
-        return None
-    for place, part in enumerate(parts):
-        if part.startswith("--db="):
-            return part.removeprefix("--db=")
-        if part == "--db" and place + 1 < len(parts):
-            return parts[place + 1]
-    return None

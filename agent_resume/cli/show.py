@@ -6,22 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import screen, session
-from .exits import FAILED, Stop, Usage
+from . import completion, screen, session
+from .exits import USAGE, Stop, Usage
 from .options import Db, Json, Run
 
 if TYPE_CHECKING:
     from agent_resume.models import RunRow
     from agent_resume.store import Store
 
-_RESUMABLE = ("paused", "failed", "interrupted", "idle")
 Unmasked = Annotated[bool, typer.Option("--unmasked", help="Show credentials in stored values as they are.")]
 
 
 def show_command(
     run: Run,
     step: Annotated[
-        str | None, typer.Option("--step", metavar="KEY", help="One step: its attempts and its whole result.")
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="KEY",
+            autocompletion=completion.step_keys,
+            help="One step: its attempts and its whole result.",
+        ),
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="Its events too.")] = False,
     report: Annotated[bool, typer.Option("--report", help="The Markdown report instead.")] = False,
@@ -67,7 +72,7 @@ def _show_step(store: Store, row: RunRow, key: str, *, json: bool) -> None:
     found = store_admin_detail.step_detail(store, row, key)
     if found is None:
         raise Stop(
-            FAILED,
+            USAGE,
             f"run {row.id!r} has no step {key!r}; agent-resume show -- {row.id!r} lists its steps",
         )
     if json:
@@ -94,16 +99,6 @@ def _show_text(store: Store, row: RunRow, *, events: bool) -> None:
 
     from . import resume_text, show_text
 
-    detail = store_admin_detail.detail(store, row)
-    blocks = [
-        show_text.header(store, detail),
-        show_text.timeline(store, detail),
-        show_text.questions(store, detail.pauses),
-        show_text.run_warnings(detail),
-    ]
-    if screen.is_terminal() and detail.status in _RESUMABLE:
-        blocks.append([f"  {screen.paint('how to go on:', 'dim')} {resume_text.typed(store, detail)}"])
-    if events:
-        blocks.append([show_text.event_line(store, event) for event in store.events(row.id)])
-    for line in show_text.apart(*blocks):
+    listed = [show_text.event_line(store, event) for event in store.events(row.id)] if events else []
+    for line in show_text.apart(resume_text.whole(store, store_admin_detail.detail(store, row)), listed):
         screen.line(line)

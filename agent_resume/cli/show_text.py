@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from . import screen, tables
+from . import fold, screen, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: What is said of a run that is marked as running and that nobody owns.
 UNSEEN = "none is seen: a Checkpoint between two steps, or one whose process died there"
 _BAR = 16
+#: What is shorter is shown as 0.0s.
+_SHOWN_MS = 50
 #: A terminal narrower than this has no room for bars.
 _WIDE = 72
 
@@ -57,16 +59,19 @@ def header(store: Store, detail: RunDetail) -> list[str]:
     meta = {name: value for name, value in run.meta_dict.items() if name != "eventsLost"}
     if meta:
         rows += [("meta", _value(store, meta))]
-    head = f"{screen.paint(screen.fit(run.id), 'bold')}  {screen.paint_status(detail.status)}"
-    return [head, *(line for label, text in rows for line in _row(label, text))]
+    return [*_head(run.id, detail.status), *(line for label, text in rows for line in _row(label, text))]
 
 
 def _row(label: str, text: str) -> list[str]:
     from agent_resume import report
 
-    style = "red" if label == "error" else ""
-    first, *others = [screen.paint(line, style) for line in screen.wrap(text, 14)]
-    return [f"  {report.pad(label, 11)} {first}", *(f"{'':14}{line}" for line in others)]
+    return fold.lines(text, f"  {report.pad(label, 11)} ", style="red" if label == "error" else "")
+
+
+def _head(name: str, status: str) -> list[str]:
+    head, shown = screen.paint(screen.fit(name), "bold"), screen.paint_status(status)
+    # A name is copied from there: it stays whole, on a line of its own.
+    return [f"{head}  {shown}"] if fold.fits(f"{head}  {shown}") else [head, f"  {shown}"]
 
 
 def _ended(detail: RunDetail) -> str:
@@ -136,29 +141,42 @@ def error_text(store: Store, error: Mapping[str, Any]) -> str:
     return screen.fit(store.redactor.text(f"{kind.rsplit('.', 1)[-1]}: {message}" if message else kind))
 
 
-def timeline(store: Store, detail: RunDetail, *, bars: bool = True) -> list[str]:
-    """A line a step: name, status, duration, a bar, and what else is to be said."""
+def timeline(store: Store, detail: RunDetail) -> list[str]:
+    """A line a step: name, status, duration, a bar, and what else is to be said; more lines where that does not fit."""
+    return [line for lines in timeline_steps(store, detail) for line in lines]
+
+
+def timeline_steps(store: Store, detail: RunDetail) -> list[list[str]]:
+    """The timeline's lines, step by step."""
     from agent_resume import report
 
     names = [screen.fit(step.key) for step in detail.steps]
     longest = max((step.duration_ms or 0 for step in detail.steps), default=0)
     words = max((len(_status(detail, step)) for step in detail.steps), default=0)
-    bars = bars and longest > 0 and not (screen.is_terminal() and screen.columns() < _WIDE)
+    bars = longest >= _SHOWN_MS and not (screen.is_terminal() and screen.columns() < _WIDE)
     # What stands beside a name: two blanks before each column.
     room = max(16, screen.columns() - 2 - (2 + words) - (2 + 7) - (2 + _BAR if bars else 0))
     fitting = [size for size in map(report.width, names) if size <= room or not screen.is_terminal()]
     width = max(fitting, default=min(room, 16))
-    lines = []
+    found = []
     for step, name in zip(detail.steps, names, strict=True):
         took = _took(detail, step)
         bar = f"  {report.pad(_bar(step.duration_ms, longest), _BAR)}" if bars else ""
-        rest = "; ".join(_remarks(store, step, detail.marks.get(step.key, {})))
         status = screen.paint_status(report.pad(_status(detail, step), words))
+        lines = []
         if report.width(name) > width:  # a line of its own: it may be needed whole
             lines.append(f"  {name}")
             name = ""
-        lines.append(f"  {report.pad(name, width)}  {status}  {took:>7}{bar}  {rest}".rstrip())
-    return lines
+        row = f"  {report.pad(name, width)}  {status}  {took:>7}{bar}"
+        found.append([*lines, *_remarked(row, _remarks(store, step, detail.marks.get(step.key, {})))])
+    return found
+
+
+def _remarked(row: str, remarks: list[tuple[str, str]]) -> list[str]:
+    whole = f"{row}  {'; '.join(screen.paint(text, style) for text, style in remarks)}".rstrip()
+    if fold.fits(whole):
+        return [whole]
+    return [row.rstrip(), *(line for text, style in remarks for line in fold.lines(text, "    ", style=style))]
 
 
 def _took(detail: RunDetail, step: StepRow) -> str:
@@ -171,7 +189,7 @@ def _took(detail: RunDetail, step: StepRow) -> str:
 
 
 def _bar(ms: int | None, longest: int) -> str:
-    if not ms or not longest:
+    if not ms or ms < _SHOWN_MS:
         return ""
     eighths = max(1, round(ms / longest * _BAR * 8))
     if not screen.draws():
@@ -180,20 +198,21 @@ def _bar(ms: int | None, longest: int) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[rest].strip()
 
 
-def _remarks(store: Store, step: StepRow, marks: Mapping[str, EventRow]) -> list[str]:
+def _remarks(store: Store, step: StepRow, marks: Mapping[str, EventRow]) -> list[tuple[str, str]]:
+    """What is said of a step, each with its style."""
     said = []
     unknown = marks.get("unknown")
     if unknown is not None:
-        said.append(f"attempt {step.attempts} after one of unknown outcome")
+        said.append((f"attempt {step.attempts} after one of unknown outcome", ""))
     elif step.attempts > 1:
-        said.append(f"attempt {step.attempts}")
+        said.append((f"attempt {step.attempts}", ""))
     if step.effect == "once" and step.status != "completed":
-        said.append("effect once")
+        said.append(("effect once", ""))
     from agent_resume.store_admin_detail import MARKS
 
-    said += [screen.paint(text, "yellow") for kind, text in MARKS.items() if kind in marks and kind != "unknown"]
+    said += [(text, "yellow") for kind, text in MARKS.items() if kind in marks and kind != "unknown"]
     if step.error is not None and step.status != "completed":
-        said.append(screen.paint(error_text(store, step.error_dict or {}), "red"))
+        said.append((error_text(store, step.error_dict or {}), "red"))
     return said
 
 
@@ -204,43 +223,45 @@ def questions(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
     lines = []
     for pause in pauses:
         reason = "" if pause.reason in (None, pause.name) else f": {screen.fit(store.redactor.text(str(pause.reason)))}"
-        line = f"  {pause.kind} {screen.fit(pause.name)}{reason}"
+        line = f"{pause.kind} {screen.fit(pause.name)}{reason}"
         if pause.answered_at is not None:
             value = _value(store, codec.json_value("tagged", pause.value or "null"))
-            line += f"  answered {value} by {screen.fit(str(pause.answered_by))}, {tables.age(pause.answered_at)} ago"
+            line = f"{line}  {_answered(pause, value)}, {tables.age(pause.answered_at)} ago"
         elif pause.asked_at is not None:
             line += f"  {'its time is over' if pause.is_over else screen.paint('open', 'yellow')}, asked {tables.age(pause.asked_at)} ago"
         if pause.deadline is not None:
             line += f", until {pause.deadline}"
-        first, *others = screen.wrap(line, 4)
-        lines += [first, *(f"    {other}" for other in others)]
+        lines += fold.lines(line, "  ", indent=4)
         if pause.context is not None and pause.answered_at is None:
-            lines.append(f"    {_value(store, codec.json_value('tagged', pause.context))}")
+            lines += fold.lines(_value(store, codec.json_value("tagged", pause.context)), "    ")
     return lines
+
+
+def _answered(pause: PauseRow, value: str) -> str:
+    if pause.kind == "sleep":
+        return "over"
+    if pause.answered_by == "timeout":
+        return f"its time was over, {value} was taken"
+    said = f"answered {value} by {screen.fit(str(pause.answered_by))}"
+    return said if pause.asked_at is not None else f"not asked; {said}"
 
 
 def untaken(store: Store, pauses: Sequence[PauseRow]) -> list[str]:
     """Answers that wait for the run to go on."""
     from agent_resume import codec
 
-    return [
-        f"  answered, not yet taken: {screen.fit(p.name)} = {_value(store, codec.json_value('tagged', p.value or 'null'))}"
-        for p in pauses
-    ]
+    texts = (f"{screen.fit(p.name)} = {_value(store, codec.json_value('tagged', p.value or 'null'))}" for p in pauses)
+    return [line for text in texts for line in fold.lines(f"answered, not yet taken: {text}", "  ", indent=4)]
 
 
 def run_warnings(detail: RunDetail) -> list[str]:
     """What concerns the run and no step of it."""
     from agent_resume.store_admin_detail import MARKS
 
-    lines = [
-        f"  {screen.paint(MARKS[kind], 'yellow')}, {tables.age(e.ts)} ago"
-        for kind, e in detail.marks.get(None, {}).items()
-    ]
+    texts = [f"{MARKS[kind]}, {tables.age(e.ts)} ago" for kind, e in detail.marks.get(None, {}).items()]
     if detail.events_lost:
-        lost = f"{tables.plural(detail.events_lost, 'event')} could not be stored"
-        lines.append(f"  {screen.paint(lost, 'yellow')}")
-    return lines
+        texts.append(f"{tables.plural(detail.events_lost, 'event')} could not be stored")
+    return [line for text in texts for line in fold.lines(text, "  ", style="yellow")]
 
 
 def one_step(store: Store, detail: StepDetail) -> list[str]:
@@ -249,22 +270,33 @@ def one_step(store: Store, detail: StepDetail) -> list[str]:
 
     step = detail.row
     status = "cut off" if detail.cut_off else step.status
-    lines = [f"{screen.paint(screen.fit(step.key), 'bold')}  {screen.paint_status(status)}"]
+    lines = _head(step.key, status)
     if step.meta_dict:
-        lines.append(f"  meta  {_value(store, step.meta_dict)}")
+        lines += fold.lines(screen.fit(_plain(store.redactor.value(step.meta_dict))), "  meta  ")
     for attempt in detail.attempts:
         took = report.seconds_text(attempt["durationMs"])
         outcome = "cut off" if detail.cut_off and attempt["outcome"] == "running" else attempt["outcome"]
-        lines.append(f"  attempt {attempt['attempt']}  {attempt['startedAt']}  {outcome}  {took}")
+        lines += fold.lines(f"attempt {attempt['attempt']}  {attempt['startedAt']}  {outcome}  {took}", "  ", indent=4)
         error = attempt["error"]
         if error:
-            lines.append(f"    {screen.paint(error_text(store, error), 'red')}")
+            lines += fold.lines(error_text(store, error), "    ", style="red")
             trace = str(error.get("traceback") or "").rstrip().split("\n")
-            lines += [f"      {screen.fit(store.redactor.text(row))}" for row in trace if row]
+            for row in filter(None, trace):
+                code = screen.fit(store.redactor.text(row))
+                before = f"{'':{6 + len(code) - len(code.lstrip())}}"
+                if code.strip(" ^~") or fold.fits(before + code.lstrip()):  # marks point at nothing in a folded line
+                    lines += fold.lines(code.lstrip(), before)
     if detail.text is not None and step.output_format is not None:
         shown = store.redactor.value(codec.json_value(step.output_format, detail.text))
         lines += ["", *screen.json_text(shown).split("\n")]
     return lines
+
+
+def _short(value: Any) -> Any:
+    """An event's data without tracebacks, each of which is many lines in one."""
+    if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
+        return value
+    return {**value, "error": {name: part for name, part in value["error"].items() if name != "traceback"}}
 
 
 def event_line(store: Store, event: EventRow) -> str:
@@ -274,6 +306,6 @@ def event_line(store: Store, event: EventRow) -> str:
     data = (
         ""
         if event.data is None
-        else f"  {screen.fit(screen.json_text(store.redactor.value(event.value), indent=None))}"
+        else f"  {screen.fit(screen.json_text(store.redactor.value(_short(event.value)), indent=None))}"
     )
     return f"{event.seq:>6}  {event.ts}  {screen.fit(event.type)}{step}{attempt}{data}"

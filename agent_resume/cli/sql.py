@@ -25,7 +25,10 @@ def sql_command(
     parameters: Annotated[
         list[str] | None,
         typer.Option(
-            "-p", "--param", metavar="NAME=VALUE", help="Value of :NAME; may be repeated. Numbers are numbers."
+            "-p",
+            "--param",
+            metavar="NAME=VALUE",
+            help="Value of :NAME; may be repeated. 7 and -2.5 are numbers, else it is text.",
         ),
     ] = None,
     schema: Annotated[

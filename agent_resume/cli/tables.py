@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import screen
+from . import fold, screen
 from .exits import Usage
 
+# A first cell is no reason to leave out columns where it is longer; a text that may be cut keeps so many columns.
+_LONG = 24
+_LEAST = 12
 LINE_FORMATS = ("csv", "tsv", "jsonl")
 
 
@@ -36,36 +39,69 @@ def print_table(
     *,
     right: Sequence[str] = (),
     expendable: Sequence[str] = (),
+    cut: str | None = None,
 ) -> None:
     """Print rows of cells that went through ``fit``.
+
+    On a narrow terminal a text is cut and columns are left out, which is said. A first cell is copied from there: where
+    it is long it stays whole on a line of its own, and takes no room from the other rows. In a pipe all is printed.
 
     Args:
         headers: the columns' names.
         rows: their cells.
         format: one of tabulate's, or None for ours.
         right: columns aligned on their right.
-        expendable: columns that a narrow terminal does without, last first. Nothing is left out in a pipe.
+        expendable: columns that a narrow terminal does without, last first.
+        cut: the column whose texts may be cut.
     """
     from agent_resume.layouts import render
 
     if not rows:
         return
-    shown = list(headers)
-    text = render.table(shown, rows, format or render.DEFAULT_FORMAT, right=right)
-    if screen.is_terminal() and format is None:
-        for name in reversed(expendable):
-            if _widest(text) <= screen.columns():
-                break
-            place = shown.index(name)
-            shown.pop(place)
-            rows = [[*row[:place], *row[place + 1 :]] for row in rows]
-            text = render.table(shown, rows, render.DEFAULT_FORMAT, right=right)
-    for line in text.split("\n"):
+    shown, alone = list(headers), [""] * len(rows)
+    left_out: list[str] = []
+    if screen.is_terminal() and format is None and headers[0] == "ID":
+        shown, rows, alone, left_out = _fitted(shown, rows, expendable, cut)
+    head, *lines = render.table(shown, rows, format or render.DEFAULT_FORMAT, right=right).split("\n")
+    screen.line(head.rstrip())
+    for place, line in enumerate(lines):
+        if any(alone) and alone[place]:
+            screen.line(alone[place])
         screen.line(line.rstrip())
+    if left_out:
+        for line in fold.lines(f"no room for {', '.join(left_out)}: a wider terminal shows them, and --json"):
+            screen.note(line)
 
 
-def _widest(text: str) -> int:
-    return max(map(screen.width, text.split("\n")))
+def _fitted(
+    headers: list[str], rows: list[list[str]], expendable: Sequence[str], cut: str | None
+) -> tuple[list[str], list[list[str]], list[str], list[str]]:
+    """What a terminal has room for: headers, rows, each row's first cell where it stands alone, headers left out."""
+    sizes = dict(
+        zip(headers, (max(map(screen.width, column)) for column in zip(headers, *rows, strict=True)), strict=True)
+    )
+    texts = sizes.get(cut or "", 0)
+    own = sorted(screen.width(text) for text in (headers[0], *(row[0] for row in rows)))
+    sizes[headers[0]] = max(size for size in own if size <= max(_LONG, own[0]))
+    if cut is not None:
+        sizes[cut] = min(texts, _LEAST)
+    spare = screen.columns() - sum(sizes.values()) - 2 * (len(sizes) - 1)
+    for name in reversed(expendable):
+        if spare < 0:
+            spare += sizes.pop(name) + 2
+    room = sizes[headers[0]] + max(0, spare)
+    spare -= max(size for size in own if size <= room) - sizes[headers[0]]
+    if cut in sizes:
+        sizes[cut] = min(texts, sizes[cut] + max(0, spare))
+    shown, alone = [], []
+    for row in rows:
+        cells = dict(zip(headers, row, strict=True))
+        alone.append(row[0] if screen.width(row[0]) > room else "")
+        cells[headers[0]] = "" if alone[-1] else row[0]
+        if cut in sizes:
+            cells[cut] = screen.cut(cells[cut], sizes[cut])
+        shown.append([cells[name] for name in sizes])
+    return list(sizes), shown, alone, [name for name in headers if name not in sizes]
 
 
 def records(values: Iterable[dict[str, Any]], format: str | None, keys: Sequence[str]) -> None:
@@ -80,10 +116,10 @@ def print_records(headers: Sequence[str], rows: Iterable[Sequence[Any]], format:
     # In a pipe a value stays as it is; a terminal never gets its control characters.
     show = screen.fit if screen.is_terminal() else str
     if format in (None, "jsonl"):
-        rows = map(screen.finite, rows)
-    else:
-        headers = list(map(show, headers))
-    for line in render.lines(format or "jsonl", headers, rows, show=show):
+        for row in rows:
+            screen.line(screen.json_text(dict(zip(headers, row, strict=True)), indent=None))
+        return
+    for line in render.lines(format, list(map(show, headers)), rows, show=show):
         screen.line(line)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from . import bar, exits, screen, session, tables
+from . import bar, completion, exits, screen, session, tables
 from .exits import Usage
-from .options import Db, Json, complete_run, moment
+from .options import Db, Json, moment
 
 if TYPE_CHECKING:
     from agent_resume.layouts import ExportRow, ImportRow
@@ -26,10 +26,15 @@ Layout = Literal["json", "jsonl", "flowcast", "badgr"]
 def export_command(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN…]", help="Runs: ids, prefixes, or NAME@latest.", autocompletion=complete_run),
+        typer.Argument(
+            metavar="[RUN…]", help="Runs: ids, prefixes, or NAME@latest.", autocompletion=completion.run_ids
+        ),
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Every run of the store, oldest first.")] = False,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Every run of exactly this name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Every run of exactly this name."),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help="Every run created at or after: an ISO time, or 2h, 3d ago."),
@@ -50,11 +55,11 @@ def export_command(
 ) -> int:
     """Write runs to a file, to stdout, or as another tool's files.
 
-    Say which runs: RUN…, --all, or --name and --since, alone or together. What another layout cannot hold as it is is
+    Say which runs, in one way: some RUNs; or --all; or --name, --since or both. What another layout cannot hold as it is is
     named on stderr. Exit code 1 when a run was refused.
     """
     if sum((bool(runs), all, name is not None or since is not None)) != 1:
-        raise Usage("say which, in one way: some RUNs, --all, or --name and --since")
+        raise Usage("say which, in one way: some RUNs; or --all; or --name, --since or both")
     if format in ("flowcast", "badgr") and out in (None, "-"):
         raise Usage(f"{format} writes a folder; say which: --out FOLDER")
     begin = moment(since, "--since")
@@ -62,12 +67,21 @@ def export_command(
 
     with session.opened(db) as store:
         ids = [session.find(store, run).id for run in runs] if runs else _ids(store, name, begin)
+        live = _live(store)
         target = screen.json_stream() if out is None or out == "-" else out
         with bar.shown("export", wanted=not screen.is_terminal(None if out == "-" else out)) as tell:
             summary = layouts.export_runs(store, ids, format=format, out=target, replace=replace, progress=tell)
     for row in summary.rows:
         _tell(row, row.run_id, row.target if target is out else "stdout")
+        if row.run_id in live and row.action != "refused":
+            screen.note(f"run {row.run_id} was being executed; its export is of that moment")
     return exits.FAILED if summary.refused else exits.OK
+
+
+def _live(store: Store) -> set[str]:
+    from agent_resume.top_level import list_runs
+
+    return {run.id for status in ("running", "overdue") for run in list_runs(db=store, status=status)}
 
 
 def _ids(store: Store, name: str | None, since: str | None) -> list[str]:
@@ -137,7 +151,7 @@ def import_command(
         screen.document([row.to_dict() for row in rows])
     else:
         shown = [[screen.fit(row.run_id or "-"), row.action, screen.fit(row.source)] for row in rows]
-        tables.print_table(("ID", "ACTION", "SOURCE"), shown, None)
+        tables.print_table(("ID", "ACTION", "SOURCE"), shown, None, cut="SOURCE")
     for row in rows:
         if row.reason is not None or row.bent_count:
             _tell(row, row.run_id or row.source, row.source)

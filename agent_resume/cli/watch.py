@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import exits, screen, session
+from . import exits, screen, session, tables
 from .options import Db, Json, Run
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def events_command(
     json: Json = False,
     db: Db = None,
 ) -> int:
-    """Print a run's events in order.
+    """Print a run's events in order, a line each, without tracebacks.
 
     With --json one document; together with --follow one JSON object a line.
     """
@@ -75,16 +75,23 @@ def _follow(store: Store, row: RunRow) -> Iterator[EventRow]:
 def watch_command(run: Run, db: Db = None) -> int:
     """Watch a run until it ends: a live timeline, or lines in a pipe and on a dumb terminal.
 
-    Ctrl-C stops the watching, never the run. The exit code is the run's status.
+    At its end, or when it pauses, the run is shown as `show` does. Ctrl-C stops the watching, never the run; that is
+    exit code 130. Else the exit code is the run's status.
     """
     with session.opened(db) as store:
         row = session.find(store, run)
         _tell_unseen(store, row)
+        live = screen.is_terminal() and screen.can_redraw()
         try:
-            live = screen.is_terminal() and screen.can_redraw()
             return _live(store, row) if live else _lines(store, row)
         except KeyboardInterrupt:
+            _leave(store, row)
             return exits.INTERRUPTED
+
+
+def _leave(store: Store, row: RunRow) -> None:
+    status = store.shown_status(store.find_run(row.id))
+    screen.note(f"no longer watched: run {row.id} is {status}{' and goes on' if status == 'running' else ''}")
 
 
 def _tell_unseen(store: Store, row: RunRow) -> None:
@@ -104,6 +111,21 @@ def _lines(store: Store, row: RunRow) -> int:
 
 
 def _live(store: Store, row: RunRow) -> int:
+    from . import resume_text
+
+    detail = _detail(store, row)
+    if detail.status in _ONGOING:
+        detail = _redraw(store, row, detail)
+    for line in resume_text.whole(store, detail):
+        screen.line(line)
+    return exits.OF_STATUS[detail.status]
+
+
+def _redraw(store: Store, row: RunRow, detail: RunDetail) -> RunDetail:
+    """Show a run on a screen of its own for as long as it goes on; what it is then.
+
+    Where lines are drawn over, a resized terminal has moved them, and leaves old ones behind.
+    """
     import sys
 
     from rich.console import Console
@@ -114,16 +136,12 @@ def _live(store: Store, row: RunRow) -> int:
     seen = NOTHING_SEEN
     console = Console(file=sys.stdout, highlight=False)
     # Redirected streams would hide from us that this is a terminal.
-    with Live(
-        console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
-    ) as live:
-        while True:
-            detail = _detail(store, row)
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        while detail.status in _ONGOING:
             live.update(_picture(store, detail, console.height - 1), refresh=True)
-            if detail.status not in _ONGOING:
-                break
             seen = store.await_news(row.seq, seen, seconds=1.0)  # a second later its durations are others
-    return exits.OF_STATUS[detail.status]
+            detail = _detail(store, row)
+    return detail
 
 
 def _picture(store: Store, detail: RunDetail, height: int) -> Text:
@@ -133,13 +151,16 @@ def _picture(store: Store, detail: RunDetail, height: int) -> Text:
     from . import show_text
 
     head = [*show_text.header(store, detail), ""]
-    steps = show_text.timeline(store, detail)
+    steps = show_text.timeline_steps(store, detail)
     foot = show_text.questions(store, detail.open_pauses)
     room = max(3, height - len(head) - len(foot) - 1)
-    if len(steps) > room:
-        head.append(screen.paint(f"  … {len(steps) - room + 1} earlier steps", "dim"))
-        steps = steps[-room + 1 :]
-    return Text.from_ansi("\n".join([*head, *steps, *foot]), no_wrap=True, overflow="ellipsis")
+    hidden = 0
+    while len(steps) - hidden > 1 and sum(map(len, steps[hidden:])) + (1 if hidden else 0) > room:
+        hidden += 1
+    if hidden:
+        head.append(screen.paint(f"  … {tables.plural(hidden, 'earlier step')}", "dim"))
+    shown = [line for lines in steps[hidden:] for line in lines]
+    return Text.from_ansi("\n".join([*head, *shown, *foot]), no_wrap=True, overflow="ellipsis")
 
 
 def _detail(store: Store, row: RunRow) -> RunDetail:

@@ -53,7 +53,7 @@ def table(
 
     if not rows:
         return ""
-    with _wide_characters():
+    with _lent(format):
         return tabulate.tabulate(
             [list(row) for row in rows],
             headers=list(headers),
@@ -64,18 +64,20 @@ def table(
 
 
 @contextlib.contextmanager
-def _wide_characters() -> Iterator[None]:
+def _lent(format: str) -> Iterator[None]:
     # tabulate counts columns with the optional package wcwidth; our own count is lent to it, so that CJK text is
     # aligned on every installation.
     import tabulate
 
     module: Any = tabulate
-    before = module.wcwidth, module.WIDE_CHARS_MODE
-    module.wcwidth, module.WIDE_CHARS_MODE = _Columns, True
+    before = module.wcwidth, module.WIDE_CHARS_MODE, module.MIN_PADDING
+    # Ours goes to terminals, where tabulate's two more blanks for each header have no room.
+    padding = 0 if format == DEFAULT_FORMAT else module.MIN_PADDING
+    module.wcwidth, module.WIDE_CHARS_MODE, module.MIN_PADDING = _Columns, True, padding
     try:
         yield
     finally:
-        module.wcwidth, module.WIDE_CHARS_MODE = before
+        module.wcwidth, module.WIDE_CHARS_MODE, module.MIN_PADDING = before
 
 
 class _Columns:

@@ -1,0 +1,176 @@
+"""What a shell completes. A shell completes nothing rather than showing a traceback.
+
+bash cuts a word at each ``:``, ``@`` and ``=``, calls us for the last piece, and puts what it gets on the line as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from agent_resume.store import Store
+
+#: Tells the script in bash that no file fits there either.
+NO_FILES = 10
+_PIECES = frozenset(":@=")
+_FILE_OPTIONS = ("--db", "--out", "--to")
+_FILE_COMMANDS = frozenset({"import", "run"})
+_MOST = 1000
+_cut = ""
+
+
+def prepare() -> bool:
+    """Whether bash asks; the words that it cut are joined again then."""
+    global _cut
+    if os.environ.get("_AGENT_RESUME_COMPLETE") != "complete_bash":
+        return False
+    pieces, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    if len(pieces) > 1 and at.isdigit():
+        words: list[str] = []
+        for before, piece in zip(["", *pieces], pieces[: int(at) + 1], strict=False):
+            _cut = ""
+            if words and (piece[:1] == "@" or (piece and set(piece) <= _PIECES) or (before and set(before) <= _PIECES)):
+                # What follows an @ is given back to bash with it.
+                _cut = words.pop()
+                piece = _cut + piece
+                _cut = piece if piece[-1] in ":=" else _cut.removesuffix("@")
+            words.append(piece)
+        os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(len(words) - 1)
+    return True
+
+
+def script() -> None:
+    """Let bash offer no files where none fits."""
+    try:
+        from typer import _completion_shared as shared
+
+        known: dict[str, str] = shared._completion_scripts  # typer has no other way to change a script
+    except (ImportError, AttributeError):
+        return
+    known["bash"] = known["bash"].replace("$1 ) )\n", f"$1 ) )\n    [ $? -eq {NO_FILES} ] && compopt +o default\n")
+
+
+def answer(complete: Callable[[], object]) -> NoReturn:
+    """Complete, and give bash words that it can put on the line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            complete()
+    except SystemExit:
+        # By backslashes, not in quotes: ids that begin alike still do then, and it holds behind an open quote too.
+        for text in said.getvalue().split("\n")[:-1]:
+            sys.stdout.write(re.sub(r"([^\w@%+=:,./-])", r"\\\1", text.removeprefix(_cut)) + "\n")
+    sys.stdout.flush()
+    sys.exit(0 if _wants_files() else NO_FILES)
+
+
+def _wants_files() -> bool:
+    """Whether a file may be named where bash asks."""
+    words = os.environ.get("COMP_WORDS", "").split()
+    at = os.environ.get("COMP_CWORD", "")
+    before = words[: int(at)] if at.isdigit() else words
+    current = words[len(before)] if len(before) < len(words) else ""
+    option = current.partition("=")[0] if "=" in current else before[-1] if before else ""
+    command = before[1] if len(before) > 1 else ""
+    named = option in _FILE_OPTIONS or (command, option) == ("copy", "--from")  # of a fork it is a step
+    return named or (command in _FILE_COMMANDS and not current.startswith("-"))
+
+
+def values(*known: str) -> Callable[[str], list[str]]:
+    """Completes one of these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _offered(known, incomplete)
+
+    return complete
+
+
+def formats(incomplete: str) -> list[str]:
+    """Formats of tables."""
+    from agent_resume.layouts import render
+
+    return _offered(render.formats(), incomplete)
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """Run ids, newest first, and NAME@latest once there is an ``@``."""
+    return _stored(incomplete, lambda store: _ids_and_names(store, "@" in incomplete))
+
+
+def names(incomplete: str) -> list[str]:
+    """Agent names."""
+    return _stored(incomplete, lambda store: (run.name for run in _newest(store)))
+
+
+def step_keys(ctx: Any, incomplete: str) -> list[str]:
+    """The keys of the steps of the run on the line."""
+    return _stored(incomplete, lambda store: _keys(store, ctx.params.get("run")))
+
+
+def _ids_and_names(store: Store, with_names: bool) -> Iterator[str]:
+    found = _newest(store)
+    yield from (run.id for run in found)
+    if with_names:
+        yield from (f"{run.name}@latest" for run in found)
+
+
+def _newest(store: Store) -> list[Any]:
+    from agent_resume.store_queries import RunFilter
+
+    return list(store.list_runs(RunFilter(limit=_MOST)))
+
+
+def _keys(store: Store, run: str | None) -> Iterator[str]:
+    from agent_resume import errors, store_admin_detail
+
+    # The line is not complete, and then the parser may not have come to its RUN.
+    for wanted in [run] if run else [word for word in _line()[2:] if not word.startswith("-")]:
+        try:
+            row = store.find_run(wanted)
+        except (errors.RunNotFound, errors.AmbiguousRunId):
+            continue
+        yield from (step.key for step in store_admin_detail.detail(store, row).steps)
+        return
+
+
+def _stored(incomplete: str, found: Callable[[Store], Iterable[str]]) -> list[str]:
+    from .session import opened
+
+    try:
+        with opened(_db_on_the_line()) as store:
+            return _offered(dict.fromkeys(found(store)), incomplete)
+    except Exception:  # noqa: BLE001 - see the module
+        return []
+
+
+def _offered(known: Iterable[str], incomplete: str) -> list[str]:
+    fitting = [text for text in known if text.startswith(incomplete)][:100]
+    # No line in bash can hold the others.
+    return [text for text in fitting if text.isprintable()] if "COMP_WORDS" in os.environ else fitting
+
+
+def _line() -> list[str]:
+    import shlex
+
+    # bash; zsh and fish
+    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    try:
+        return shlex.split(words)
+    except ValueError:  # a quote is open
+        return words.split()
+
+
+def _db_on_the_line() -> str | None:
+    parts = _line()
+    for place, part in enumerate(parts):
+        if part.startswith("--db="):
+            return part.removeprefix("--db=")
+        if part == "--db" and place + 1 < len(parts):
+            return parts[place + 1]
+    return None

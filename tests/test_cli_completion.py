@@ -1,0 +1,128 @@
+"""What a shell completes: stored names as words that are no commands, known values, and no files where none fits."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from agent_resume import Checkpoint, agent_run
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def store(db):
+    with Checkpoint("r", db=db) as run:
+        run.record("k", 1)
+    return db
+
+
+@pytest.fixture
+def bash(cli, db):
+    def complete(*pieces):
+        """The words for the last piece, and whether bash may offer files instead."""
+        words = ["agent-resume", *pieces]
+        env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1), "AGENT_RESUME_DB": db}
+        done = cli(_AGENT_RESUME_COMPLETE="complete_bash", **env)
+        assert done.stderr == ""
+        return done.stdout.split(), done.returncode == 0
+
+    return complete
+
+
+def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path):
+    env = {
+        "_AGENT_RESUME_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"agent-resume show --db {store} ",
+        "COMP_CWORD": "4",
+    }
+    assert cli(**env).stdout.split() == ["r"]
+    env |= {"COMP_WORDS": f"agent-resume show --db={store} ", "COMP_CWORD": "3"}
+    assert cli(**env).stdout.split() == ["r"]
+    line = f"agent-resume show --db {store} "
+    assert '"r"' in cli(_AGENT_RESUME_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line).stdout
+    fish = {"_AGENT_RESUME_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert cli(**fish, _TYPER_COMPLETE_ARGS=line).stdout.split() == ["r"]
+    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume sh", "COMP_CWORD": "1"}
+    assert cli(**env).stdout.split() == ["show"]
+    env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "agent-resume show ", "COMP_CWORD": "2"}
+    done = cli(cwd=tmp_path, **env)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_ids_complete_in_bash_as_words_that_are_no_commands(db, cli, tmp_path):
+    odd = ["a$(touch pwned)", "it's", "once 1", "`touch pwned`", 'x";touch pwned;"', "order:17", "é ✓", "~", "a*"]
+    for run_id in [*odd, "tab\there"]:
+        with Checkpoint(run_id, db=db) as run:
+            run.record("k", 1)
+    env = {
+        "_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": f"agent-resume show --db {db} ", "COMP_CWORD": "4",
+    }  # fmt: skip
+    words = cli(**env).stdout.splitlines()
+    assert len(words) == len(odd)
+    for quote in ("", "'", '"'):
+        for word in words:  # what stands on the line behind an open quote, too
+            line = f"printf '%s' {quote}{word}{quote}"
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+            assert quote or done.stdout in odd
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_known_values_complete_where_files_were_offered(bash):
+    for pieces, found in (
+        (("list", "--status", "pa"), ["paused"]),
+        (("list", "--status", "=", "pa"), ["paused"]),
+        (("list", "--sort", "u"), ["updated"]),
+        (("list", "--format", "cs"), ["csv"]),
+        (("sql", "--format", "js"), ["jsonl"]),
+        (("prune", "--status", "c"), ["completed", "cancelled"]),
+    ):
+        assert bash(*pieces) == (found, False)
+    assert "-updated" in bash("list", "--sort", "")[0]
+
+
+def test_steps_names_and_latest_complete_although_bash_cuts_words(db, bash):
+    def body(run):
+        run.step("plan it", lambda: 1)
+        run.step("write", lambda: 2)
+
+    agent_run("worker", body, run_id="order:17", db=db)
+    for pieces, found in (
+        (("show", "or"), ["order:17"]),
+        (("show", "order", ":"), ["17"]),
+        (("show", "order", ":", "1"), ["17"]),
+        (("show", "worker", "@"), ["@latest"]),
+        (("show", "worker", "@", "la"), ["@latest"]),
+        (("show", "worker", "@la"), ["@latest"]),
+        (("list", "--name", "w"), ["worker"]),
+        (("rerun", "order", ":", "17", "w"), ["write"]),
+        (("show", "order", ":", "17", "--step", "pl"), ["plan\\", "it"]),
+        (("fork", "order", ":", "17", "--from", "w"), ["write"]),
+        (("resume", "order", ":", "17", "--step", "w"), ["write"]),
+    ):
+        assert bash(*pieces) == (found, False), pieces
+
+
+def test_files_are_offered_where_one_fits_and_nowhere_else(store, bash):
+    for pieces, files in (
+        (("show", "r", ""), False),
+        (("show", ""), False),
+        (("import", ""), True),
+        (("show", "--db", ""), True),
+        (("list", "--db", "=", "x"), True),
+        (("export", "--out", ""), True),
+        (("copy", "--to", "x"), True),
+        (("run", "--", "py"), True),
+        (("tag", "r", "x"), False),
+    ):
+        assert bash(*pieces)[1] is files, pieces
+    # Typer asks its parent which shell it is.
+    line = f"{shlex.quote(sys.executable)} -m agent_resume --show-completion; true"
+    script = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert "compopt +o default" in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
