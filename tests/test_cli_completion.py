@@ -86,12 +86,8 @@ def test_known_values_complete_where_files_were_offered(bash):
     assert "-updated" in bash("list", "--sort", "")[0]
 
 
-def test_steps_names_and_latest_complete_although_bash_cuts_words(db, bash):
-    def body(run):
-        run.step("plan it", lambda: 1)
-        run.step("write", lambda: 2)
-
-    agent_run("worker", body, run_id="order:17", db=db)
+def test_ids_and_latest_complete_although_bash_cuts_words(db, bash):
+    agent_run("worker", lambda run: None, run_id="order:17", db=db)
     for pieces, found in (
         (("show", "or"), ["order:17"]),
         (("show", "order", ":"), ["17"]),
@@ -99,11 +95,6 @@ def test_steps_names_and_latest_complete_although_bash_cuts_words(db, bash):
         (("show", "worker", "@"), ["@latest"]),
         (("show", "worker", "@", "la"), ["@latest"]),
         (("show", "worker", "@la"), ["@latest"]),
-        (("list", "--name", "w"), ["worker"]),
-        (("rerun", "order", ":", "17", "w"), ["write"]),
-        (("show", "order", ":", "17", "--step", "pl"), ["plan\\", "it"]),
-        (("fork", "order", ":", "17", "--from", "w"), ["write"]),
-        (("resume", "order", ":", "17", "--step", "w"), ["write"]),
     ):
         assert bash(*pieces) == (found, False), pieces
 
@@ -119,6 +110,9 @@ def test_files_are_offered_where_one_fits_and_nowhere_else(store, bash):
         (("copy", "--to", "x"), True),
         (("run", "--", "py"), True),
         (("tag", "r", "x"), False),
+        (("rerun", "r", ""), False),
+        (("show", "r", "--step", "x"), False),
+        (("list", "--name", ""), False),
     ):
         assert bash(*pieces)[1] is files, pieces
     # Typer asks its parent which shell it is.

@@ -1,4 +1,4 @@
-"""What a shell completes. A shell completes nothing rather than showing a traceback.
+"""What a shell completes. A shell completes nothing rather than showing a traceback. Only runs are looked up in the store.
 
 bash cuts a word at each ``:``, ``@`` and ``=``, calls us for the last piece, and puts what it gets on the line as it is.
 """
@@ -103,16 +103,6 @@ def run_ids(incomplete: str) -> list[str]:
     return _stored(incomplete, lambda store: _ids_and_names(store, "@" in incomplete))
 
 
-def names(incomplete: str) -> list[str]:
-    """Agent names."""
-    return _stored(incomplete, lambda store: (run.name for run in _newest(store)))
-
-
-def step_keys(ctx: Any, incomplete: str) -> list[str]:
-    """The keys of the steps of the run on the line."""
-    return _stored(incomplete, lambda store: _keys(store, ctx.params.get("run")))
-
-
 def _ids_and_names(store: Store, with_names: bool) -> Iterator[str]:
     found = _newest(store)
     yield from (run.id for run in found)
@@ -124,19 +114,6 @@ def _newest(store: Store) -> list[Any]:
     from agent_resume.store_queries import RunFilter
 
     return list(store.list_runs(RunFilter(limit=_MOST)))
-
-
-def _keys(store: Store, run: str | None) -> Iterator[str]:
-    from agent_resume import errors, store_admin_detail
-
-    # The line is not complete, and then the parser may not have come to its RUN.
-    for wanted in [run] if run else [word for word in _line()[2:] if not word.startswith("-")]:
-        try:
-            row = store.find_run(wanted)
-        except (errors.RunNotFound, errors.AmbiguousRunId):
-            continue
-        yield from (step.key for step in store_admin_detail.detail(store, row).steps)
-        return
 
 
 def _stored(incomplete: str, found: Callable[[Store], Iterable[str]]) -> list[str]:

@@ -52,7 +52,7 @@ def list_command(
     status: _Status = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Only runs of exactly this name."),
+        typer.Option("--name", metavar="NAME", help="Only runs of exactly this name."),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Created at or after: an ISO time, or 2h, 3d ago.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import completion, screen, session, tables
+from . import screen, session, tables
 from .exits import TooDeep, Usage
 from .options import Db, Json, Run, json_value
 
@@ -104,7 +104,6 @@ def fork_command(
         typer.Option(
             "--from",
             metavar="STEP",
-            autocompletion=completion.step_keys,
             help="Share the completed steps before this one. Default: all completed ones.",
         ),
     ] = None,
@@ -176,7 +175,7 @@ def _assignment(text: str) -> tuple[str, object]:
 
 def rerun_command(
     run: Run,
-    step: Annotated[str, typer.Argument(metavar="STEP", autocompletion=completion.step_keys, help="The step's key.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The step's key.")],
     downstream: Annotated[
         bool, typer.Option("--downstream", help="Also what was first reached after it, answers too.")
     ] = False,

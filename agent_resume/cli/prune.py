@@ -34,7 +34,7 @@ def prune_command(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Only runs of this name."),
+        typer.Option("--name", metavar="NAME", help="Only runs of this name."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
     json: Json = False,

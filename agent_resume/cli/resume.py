@@ -57,7 +57,7 @@ def resume_command(
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option("--step", metavar="KEY", autocompletion=completion.step_keys, help="The step that is in doubt."),
+        typer.Option("--step", metavar="KEY", help="The step that is in doubt."),
     ] = None,
     mark_done: Annotated[
         str | None, typer.Option("--mark-done", metavar="JSON", help="It happened: this is its result.")

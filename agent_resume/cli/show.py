@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import completion, screen, session
+from . import screen, session
 from .exits import USAGE, Stop, Usage
 from .options import Db, Json, Run
 
@@ -24,7 +24,6 @@ def show_command(
         typer.Option(
             "--step",
             metavar="KEY",
-            autocompletion=completion.step_keys,
             help="One step: its attempts and its whole result.",
         ),
     ] = None,

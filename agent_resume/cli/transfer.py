@@ -33,7 +33,7 @@ def export_command(
     all: Annotated[bool, typer.Option("--all", help="Every run of the store, oldest first.")] = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", autocompletion=completion.names, help="Every run of exactly this name."),
+        typer.Option("--name", metavar="NAME", help="Every run of exactly this name."),
     ] = None,
     since: Annotated[
         str | None,
