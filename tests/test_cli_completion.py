@@ -73,6 +73,18 @@ def test_ids_complete_in_bash_as_words_that_are_no_commands(db, cli, tmp_path):
     assert not (tmp_path / "pwned").exists()
 
 
+def test_zsh_is_offered_nothing_that_it_would_evaluate(db, cli):
+    """It evaluates what Typer's script gives it, and what is in that once more."""
+    odd = [r"\$(touch pwned)", "a$(touch pwned)", "`touch pwned`", r"\`x\`", "it's", 'x"y', "two\nlines"]
+    for run_id in [*odd, "order:17"]:
+        with Checkpoint(run_id, db=db) as run:
+            run.record("k", 1)
+    line = f"agent-resume show --db {db} "
+    said = cli(_AGENT_RESUME_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line).stdout
+    assert "order" in said
+    assert not any(mark in said for mark in ("touch", "it", "lines", "$", "`"))
+
+
 def test_known_values_complete_where_files_were_offered(bash):
     for pieces, found in (
         (("list", "--status", "pa"), ["paused"]),

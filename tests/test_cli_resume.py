@@ -549,13 +549,15 @@ def test_every_run_of_a_resumed_program_that_names_no_store_goes_on_in_the_one_t
     named, run_python, cli, tmp_path
 ):
     (tmp_path / "agent.py").write_text(_SEVERAL, encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
     run_python(tmp_path / "agent.py")
     assert cli("copy", "--to", "other.db").returncode == 0
     shutil.rmtree(tmp_path / ".agent-resume")
     (tmp_path / "mended").touch()
     given = ("--db", "other.db") if named == "by --db" else ()
-    variables = {} if given else {"AGENT_RESUME_DB": "other.db"}
-    done = cli("resume", "r", "--exec", *given, **variables)
+    place = tmp_path if given else tmp_path / "elsewhere"
+    variables = {} if given else {"AGENT_RESUME_DB": "../other.db"}
+    done = cli("resume", "r", "--exec", *given, cwd=place, **variables)
     assert done.returncode == 0, done.stderr
     # The variable is the program's, not the shell's: what it prints has to say which store.
     assert f"agent-resume resume --db {tmp_path / 'other.db'} --answer JSON -- 'asks'" in done.stderr

@@ -524,7 +524,7 @@ def test_an_owner_that_lost_its_run_cannot_cancel_it(tmp_path, cli):
         assert cli("resume", "r", "--take-over", "--db", db).returncode == 0
         run.cancel()
 
-    with pytest.raises(agent_resume.RunLost, match=r"Stop here; agent-resume show -- 'r' says what became of it"):
+    with pytest.raises(agent_resume.RunLost, match=r"Stop here; agent-resume show --db \S+ -- 'r' says what"):
         agent_resume.agent_run("job", body, run_id="r", db=db)
     assert agent_resume.load_run("r", db=db).status == "interrupted"
 

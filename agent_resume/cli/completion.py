@@ -22,6 +22,7 @@ _PIECES = frozenset(":@=")
 _FILE_OPTIONS = ("--db", "--out", "--to")
 _FILE_COMMANDS = frozenset({"import", "run"})
 _MOST = 1000
+_EVALUATED = frozenset("\\$`\"'")
 _cut = ""
 
 
@@ -127,9 +128,11 @@ def _stored(incomplete: str, found: Callable[[Store], Iterable[str]]) -> list[st
 
 
 def _offered(known: Iterable[str], incomplete: str) -> list[str]:
-    fitting = [text for text in known if text.startswith(incomplete)][:100]
-    # No line in bash can hold the others.
-    return [text for text in fitting if text.isprintable()] if "COMP_WORDS" in os.environ else fitting
+    # A shell takes what it is offered apart at line ends, and zsh also evaluates it, twice.
+    left_out = _EVALUATED if os.environ.get("_AGENT_RESUME_COMPLETE") == "complete_zsh" else frozenset()
+    return [text for text in known if text.startswith(incomplete) and text.isprintable() and left_out.isdisjoint(text)][
+        :100
+    ]
 
 
 def _line() -> list[str]:

@@ -8,7 +8,8 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-from agent_resume.database_location import DB, SUPERVISOR
+from agent_resume import errors
+from agent_resume.database_location import DB, SUPERVISOR, resolve
 from agent_resume.names import to_system
 
 from . import exits, screen
@@ -43,10 +44,10 @@ def environment(store: Store, row: RunRow | None) -> dict[str, str]:
     """What tells the program which run to go on with (None: no certain one), and where those are that name no store.
 
     A store that nobody named stays the one of the program's own working folder, which it may change. What the user's
-    environment says is left alone.
+    environment says is left alone, but where it says this very store: by a path that holds in this folder only, maybe.
     """
     variables = dict(os.environ)
-    if store.location.is_named and not variables.get(DB):
+    if store.location.is_named and (not variables.get(DB) or _is_usual(store)):
         variables[DB] = store.location.target
     if row is None:
         return variables
@@ -56,6 +57,13 @@ def environment(store: Store, row: RunRow | None) -> dict[str, str]:
         "AGENT_RESUME_RUN_NAME": to_system(row.name),
         "AGENT_RESUME_RUN_DB": store.location.target,
     }
+
+
+def _is_usual(store: Store) -> bool:
+    try:
+        return resolve() == store.location
+    except (ValueError, errors.StoreUnavailable):  # the variable is no place
+        return False
 
 
 def execute(store: Store, row: RunRow, *, aside: bool = False) -> int:

@@ -100,6 +100,8 @@ def next_step(store: Store, detail: RunDetail) -> str:
     """What makes a run that nobody executes take an answer."""
     if detail.is_held:
         return "its process goes on with it"
+    if detail.status == "completed":
+        return "it is completed by now"
     return f"go on with: {typed(store, detail, '--exec')}" if _can_exec(detail) else "start the agent again to go on"
 
 
