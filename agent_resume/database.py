@@ -115,9 +115,10 @@ class Database:
         if threading.current_thread() is threading.main_thread():
             return None
         try:
-            return self.batch.perform((operation, arguments, full))[0]
+            done = self.batch.perform((operation, arguments, full), patient=False)
         except errors.StoreUnavailable:  # no thread can be started any more
             return None
+        return done[0] if done else None
 
     def _wait_for_the_lock(self) -> None:
         # A thread that the function inside run.transaction waits for would wait for that transaction for ever.

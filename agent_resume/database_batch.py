@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -134,18 +134,31 @@ class BatchDoor:
         self.put(Queued(operation, arguments, full, settle))
         return future
 
-    def perform(self, *writes: tuple[Callable[..., Any], tuple[Any, ...], bool]) -> list[Queued]:
-        """Queue operations and wait until all have their outcomes; for threads of ours, which no signal interrupts.
+    def perform(self, *writes: tuple[Callable[..., Any], tuple[Any, ...], bool], patient: bool = True) -> list[Queued]:
+        """Queue operations and wait until all have their outcomes; for threads that no signal interrupts.
 
         Args:
             writes: operation, arguments, and whether it must survive a power cut.
+            patient: also wait for others that queue something at this moment. Not for threads of the user's: a finalizer
+                may come in while this very thread queues something, and would wait for itself.
+
+        Returns:
+            The operations with their outcomes; nothing when they were not queued.
         """
         latch = Latch()
         # In this order they are committed and told, so the last one's outcome is the last.
         queued = [
             Queued(*write, latch.open if number == len(writes) else _nobody) for number, write in enumerate(writes, 1)
         ]
-        self.put(*queued)
+        if patient:
+            self.put(*queued)
+        elif not self._lock.acquire(False):
+            return []
+        else:
+            try:
+                self._put(queued)
+            finally:
+                self._lock.release()
         latch.wait()
         return queued
 
@@ -156,10 +169,13 @@ class BatchDoor:
             StoreUnavailable: no thread can be started (a limit, or the interpreter is going down).
         """
         with self._lock:
-            if self._thread is None:
-                self._start()
-            for item in items:
-                self._queue.put(item)
+            self._put(items)
+
+    def _put(self, items: Iterable[Queued]) -> None:
+        if self._thread is None:
+            self._start()
+        for item in items:
+            self._queue.put(item)
 
     def _start(self) -> None:
         # The queue is the thread's own: one that is ending cannot take what is meant for the next.
@@ -191,6 +207,7 @@ class BatchDoor:
                 _deliver(batch)
             except BaseException:
                 log.exception("outcomes of %s could not be handed over", self._location.display)
+            del batch  # its values are not kept until there is a next one
 
     def _give_up(self, batch: list[Queued]) -> None:
         for item in batch:

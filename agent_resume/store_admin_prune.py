@@ -112,7 +112,8 @@ def _free_as(tx: Tx, judge: Judge, seq: int, wanted: PruneFilter) -> str | None:
     if row is None or live_owner(tx, judge, row) is not None:
         return None
     status = shown_status_of(tx, judge, row)
-    return status if status in wanted.statuses else None
+    # Shown as running without an owner: a Checkpoint between two steps, whose process lives or not, nobody can tell.
+    return status if status in wanted.statuses and status != "running" else None
 
 
 def _bytes(column: object) -> object:

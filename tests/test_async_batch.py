@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 
 import pytest
 from loops import no_blocking_calls  # noqa: F401 - a fixture
@@ -22,7 +24,7 @@ from agent_resume import (
     database_sqlite,
     databases,
 )
-from agent_resume.database_batch import puts_off
+from agent_resume.database_batch import Queued, puts_off
 from agent_resume.database_location import resolve
 from agent_resume.store_sql import next_seq
 
@@ -187,6 +189,33 @@ def test_threads_wait_for_the_lock_themselves_when_the_doors_thread_cannot_be_st
     assert [future.result() for future in futures] == ["0", "1", "2", "3"]
 
 
+def test_a_finalizer_that_writes_while_its_thread_queues_something_does_not_wait_for_itself(db, store):
+    finalized = []
+
+    class Collected(SimpleQueue):
+        """Where the garbage collector comes in, once."""
+
+        def put(self, item, block=True, timeout=None):
+            if not finalized:
+                finalized.append(1)
+                finalized.append(store.direct(insert, "finalizer"))
+            super().put(item)
+
+    store.batch._queue = Collected()
+    futures = beside_a_long_write(store, partial(store.direct, insert, "a"), partial(store.direct, insert, "b"))
+    assert [future.result(20) for future in futures] == ["a", "b"]
+    assert finalized == [1, "finalizer"]
+    assert stored(db) == {"a", "b", "finalizer"}
+
+
+def test_the_door_keeps_no_values_while_it_waits(store):
+    assert store.batch.submit(insert, "a").result(20) == "a"
+    end = time.monotonic() + 20
+    while time.monotonic() < end and any(type(one) is Queued for one in gc.get_objects()):
+        time.sleep(0.05)
+    assert not any(type(one) is Queued for one in gc.get_objects())
+
+
 def test_steps_in_one_commit_are_numbered_without_a_gap_whatever_else_is_in_it(db):
     """A number is checked once a commit and stored at its end; everybody else has to see it before."""
     stored_elsewhere = (
@@ -284,7 +313,6 @@ def test_an_interrupt_in_the_doors_thread_is_an_outcome_and_the_door_goes_on(db,
 
 
 def test_a_caller_that_cannot_be_told_harms_nobody(store):
-    from agent_resume.database_batch import Queued
 
     def settle(value, error):
         raise RuntimeError("gone")
@@ -294,7 +322,7 @@ def test_a_caller_that_cannot_be_told_harms_nobody(store):
 
 
 def test_operations_of_a_loop_that_was_closed_are_committed(db, store):
-    from agent_resume.database_batch import Queued, Way
+    from agent_resume.database_batch import Way
 
     loop = asyncio.new_event_loop()
     loop.close()

@@ -572,7 +572,9 @@ def test_exec_leaves_the_store_alone_that_the_users_environment_names(run_python
     run_python(tmp_path / "agent.py")
     assert cli("copy", "--to", "other.db").returncode == 0
     (tmp_path / "mended").touch()
-    assert cli("resume", "r", "--exec", "--db", "other.db", AGENT_RESUME_DB="users.db").returncode == 0
+    done = cli("resume", "r", "--exec", "--db", "other.db", AGENT_RESUME_DB="users.db")
+    assert done.returncode == 0
+    assert "AGENT_RESUME_DB names another store" in done.stderr
     assert [run["id"] for run in json.loads(cli("list", "--json", "--db", "other.db").stdout)] == ["r"]
     assert [run["id"] for run in json.loads(cli("list", "--json", "--db", "users.db").stdout)] == ["asks", "joined"]
 

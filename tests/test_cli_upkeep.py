@@ -122,7 +122,7 @@ def test_prune_means_the_statuses_that_list_shows(db, command, run_python):
         return [(run["id"], run["status"]) for run in json.loads(out)["runs"]]
 
     assert going("interrupted") == [("dead", "interrupted"), ("stopped", "interrupted")]
-    assert going("running") == [("joined", "running")]
+    assert going("running") == []  # its process may live and be between two steps
     dry = ("prune", "--older-than", "0s", "--dry-run", "--json", "--db", db, "--status")
     forgotten = [json.loads(command(*dry, status)[1])["ownersForgotten"] for status in ("running", "interrupted")]
     assert forgotten == [0, 1]

@@ -84,6 +84,8 @@ def execute(store: Store, row: RunRow, *, aside: bool = False) -> int:
     claimed = store.direct(store_admin.claim_exec, Place(row.seq, row.id), claim)
     newest = store.ask(store_admin.newest_event)
     screen.note(f"resuming {row.id}: {command.text}")
+    if os.environ.get(DB) and not _is_usual(store):
+        screen.note(f"{DB} names another store: what the program begins there, and not {row.id}, is new to it")
     argv, folder = list(map(to_system, command.argv)), to_system(command.cwd)
     # Under an ``agent-resume run`` it stays the one that looks for its run by this.
     token = os.environ.get(SUPERVISOR) or clock.new_token()

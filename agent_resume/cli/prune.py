@@ -42,7 +42,7 @@ def prune_command(
 ) -> None:
     """Delete old runs and give their space back.
 
-    A run that a live process executes is never touched. Rows of dead processes that no run needs go too. Say at least
+    A run that a live process executes, or may execute (a running one), is never touched. Rows of dead processes that no run needs go too. Say at least
     --older-than or --keep-last.
     """
     from agent_resume import clock, store_admin_prune

@@ -29,7 +29,7 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
         found = [run for run in found if run.id not in new]
         if not found:
             screen.note("no run is interrupted")
-        for why, ids in (("nobody has begun it", sorted(new)), ("no process is seen in it", _unseen(store))):
+        for why, ids in (("nobody has begun it", sorted(new)), ("no process is seen in it", unseen(store))):
             if ids:
                 screen.note(f"left out, since {why}: {', '.join(ids)}; such a run is resumed by its id")
         pool = ThreadPoolExecutor(at_once)
@@ -48,7 +48,7 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
     return exits.OK if fine else exits.FAILED
 
 
-def _unseen(store: Store) -> list[str]:
+def unseen(store: Store) -> list[str]:
     """Runs of a ``Checkpoint`` between two steps, or whose process died there: nobody can tell which."""
     from agent_resume import store_admin_detail
     from agent_resume.top_level import list_runs

@@ -81,7 +81,10 @@ def export_command(
 def _live(store: Store) -> set[str]:
     from agent_resume.top_level import list_runs
 
-    return {run.id for status in ("running", "overdue") for run in list_runs(db=store, status=status)}
+    from . import recover
+
+    running = {run.id for status in ("running", "overdue") for run in list_runs(db=store, status=status)}
+    return running.difference(recover.unseen(store))
 
 
 def _ids(store: Store, name: str | None, since: str | None) -> list[str]:
