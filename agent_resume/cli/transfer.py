@@ -117,7 +117,8 @@ def _files(paths: list[str]) -> Iterator[dict[Path, str]]:
         for number, path in enumerate(paths):
             file = Path(path)
             if path == "-" or file.is_fifo():
-                file = Path(folder, f"pipe-{number}")
+                file = Path(folder, str(number), "stdin" if path == "-" else "pipe")  # the name that errors say
+                file.parent.mkdir()
                 with open(0 if path == "-" else path, "rb", closefd=path != "-") as source, file.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
             found[file] = path
