@@ -138,7 +138,7 @@ def import_command(
     json: Json = False,
     db: Db = None,
 ) -> int:
-    """Read runs from files, from a pipe or (-) from stdin into the store.
+    """Read runs from files, pipes or (-) stdin into the store.
 
     Each run is stored whole or not at all. Exit code 1 when one was refused.
     """

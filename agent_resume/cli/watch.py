@@ -73,10 +73,10 @@ def _follow(store: Store, row: RunRow) -> Iterator[EventRow]:
 
 
 def watch_command(run: Run, db: Db = None) -> int:
-    """Watch a run until it ends: a live timeline, or lines in a pipe and on a dumb terminal.
+    """Watch a run until it ends.
 
-    At its end, or when it pauses, the run is shown as `show` does. Ctrl-C stops the watching, never the run; that is
-    exit code 130. Else the exit code is the run's status.
+    A live timeline, or lines in a pipe and on a dumb terminal. At its end, or when it pauses, the run is shown as `show`
+    does. Ctrl-C stops the watching, never the run; that is exit code 130. Else the exit code is the run's status.
     """
     with session.opened(db) as store:
         row = session.find(store, run)
