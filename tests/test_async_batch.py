@@ -149,7 +149,8 @@ def test_threads_that_find_the_lock_taken_share_a_commit(db, store):
     futures = beside_a_long_write(store, *[partial(store.direct, insert, str(n)) for n in range(20)])
     assert [future.result() for future in futures] == [str(n) for n in range(20)]
     assert len(stored(db)) == 20
-    assert len(commits) <= 4  # the long one's, and those that had queued up when the door's thread looked
+    # The long one's, one or two for what had queued up, and one for each thread that met another one just queuing.
+    assert len(commits) <= 10
 
 
 def test_each_thread_hears_of_its_own_refusal(db, store):
