@@ -242,7 +242,7 @@ def test_rerun_with_what_came_after_asks_again_what_was_asked_after_it(db, comma
         run.pause("who?", name="before")
         amount = run.step("amount", lambda: 120 + len(paid))
         run.pause("refund this?", {"amount": amount}, name="approval")
-        run.step("pay", paid.append, amount)
+        run.step("pay", paid.append, amount, effect="once")
 
     for answer in ("before", "approval"):
         agent_run("job", body, run_id="r", db=db, on_pause="return")
@@ -251,6 +251,8 @@ def test_rerun_with_what_came_after_asks_again_what_was_asked_after_it(db, comma
     _, out, err = command("rerun", "r", "amount", "--downstream", "--json", "--db", db)
     assert (json.loads(out)["discarded"], json.loads(out)["answers"]) == (["amount", "pay"], ["approval"])
     assert "discarded what was answered after it: 'approval'; it is asked again" in err
+    assert "step 'pay' takes effect once, and has done so: the next execution does it again" in err
+    assert "step 'amount'" not in err
     assert agent_run("job", body, run_id="r", db=db, on_pause="return").context == {"amount": 121}
     assert paid == [120]
     command("resume", "r", "--answer", '"yes"', "--db", db)

@@ -591,6 +591,26 @@ def test_a_renamed_fork_in_another_store_touches_no_run_of_the_usual_one(run_pyt
     assert [run["status"] for run in json.loads(cli("list", "--json").stdout)] == ["interrupted"] * 2
 
 
+_DIES_THEN_FAILS = """
+import os
+from agent_resume import agent_run
+def body(run):
+    if not os.path.exists("again"):
+        open("again", "w").close()
+        os._exit(9)
+    raise ValueError("still no paper")
+agent_run("job", body, run_id="r")
+"""
+
+
+def test_what_failed_when_all_were_resumed_is_said_beside_it(run_python, cli, tmp_path):
+    (tmp_path / "agent.py").write_text(_DIES_THEN_FAILS, encoding="utf-8")
+    run_python(tmp_path / "agent.py")
+    done = cli("resume", "--all-interrupted", "--exec")
+    assert done.returncode == 1
+    assert "ValueError: still no paper" in done.stdout
+
+
 def test_a_new_fork_is_resumed_by_its_id_alone(agent_file, run_python, resume, cli, tmp_path):
     run_python(agent_file, "die")
     run_id = json.loads(cli("list", "--json", "--db", "runs.db").stdout)[0]["id"]

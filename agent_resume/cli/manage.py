@@ -184,6 +184,7 @@ def rerun_command(
 ) -> None:
     """Discard a step's stored result: the next resume runs it again."""
     from agent_resume import store_admin_edit
+    from agent_resume.store_queries import steps_of
 
     with session.opened(db) as store:
         row = session.find(store, run)
@@ -194,4 +195,6 @@ def rerun_command(
             screen.note(f"discarded {tables.plural(len(gone), 'result')} of run {row.id}: {', '.join(gone)}")
         if answers:
             screen.note(f"discarded what was answered after it: {', '.join(map(repr, answers))}; it is asked again")
+        for key in (one.key for one in store.ask(steps_of, row.seq) if one.key in gone and one.effect == "once"):
+            screen.note(f"step {key!r} takes effect once, and has done so: the next execution does it again")
         _tell_next(store, row)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from json import loads
 from typing import TYPE_CHECKING, Any
 
 from agent_resume import errors
 
-from . import exits, launch, screen, session, tables
+from . import exits, launch, screen, session, show_text, tables
 
 if TYPE_CHECKING:
     from agent_resume.models import RunSummary
@@ -81,5 +82,9 @@ def _resume(store: Store, run: RunSummary, *, aside: bool) -> dict[str, Any]:
         code = exits.USAGE if isinstance(trouble, exits.Usage) else exits.of_error(trouble)
         error = str(trouble)
         screen.note(f"agent-resume: {error}")
-    status = store.shown_status(store.find_run(run.id))
-    return {"id": run.id, "name": run.name, "status": status, "exitCode": code, "error": error}
+    after = store.find_run(run.id)
+    if error is None and after.status == "failed" and after.error is not None:
+        error = show_text.error_text(store, loads(after.error))
+    return {
+        "id": run.id, "name": run.name, "status": store.shown_status(after), "exitCode": code, "error": error,
+    }  # fmt: skip
