@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from agent_resume.store import Store
 
-#: Tells the script in bash that no file fits there either.
-NO_FILES = 10
 _PIECES = frozenset(":@=")
-_FILE_OPTIONS = ("--db", "--out", "--to")
-_FILE_COMMANDS = frozenset({"import", "run"})
+# Where bash may offer files: behind these options, which it cuts at "=", and to these commands.
+_FILES = """    local before="${COMP_WORDS[COMP_CWORD-1]}"
+    [ "$before" = "=" ] && before="${COMP_WORDS[COMP_CWORD-2]}"
+    case "$before ${COMP_WORDS[1]}" in
+        --db\\ *|--out\\ *|--to\\ *|--from\\ copy|*\\ import|*\\ run) ;;
+        *) compopt +o default ;;
+    esac
+    return 0
+"""
 _MOST = 1000
 _EVALUATED = frozenset("\\$`\"'")
 _cut = ""
@@ -54,7 +59,7 @@ def script() -> None:
         known: dict[str, str] = shared._completion_scripts  # typer has no other way to change a script
     except (ImportError, AttributeError):
         return
-    known["bash"] = known["bash"].replace("$1 ) )\n", f"$1 ) )\n    [ $? -eq {NO_FILES} ] && compopt +o default\n")
+    known["bash"] = known["bash"].replace("    return 0\n", _FILES)
 
 
 def answer(complete: Callable[[], object]) -> NoReturn:
@@ -68,19 +73,7 @@ def answer(complete: Callable[[], object]) -> NoReturn:
         for text in said.getvalue().split("\n")[:-1]:
             sys.stdout.write(re.sub(r"([^\w@%+=:,./-])", r"\\\1", text.removeprefix(_cut)) + "\n")
     sys.stdout.flush()
-    sys.exit(0 if _wants_files() else NO_FILES)
-
-
-def _wants_files() -> bool:
-    """Whether a file may be named where bash asks."""
-    words = os.environ.get("COMP_WORDS", "").split()
-    at = os.environ.get("COMP_CWORD", "")
-    before = words[: int(at)] if at.isdigit() else words
-    current = words[len(before)] if len(before) < len(words) else ""
-    option = current.partition("=")[0] if "=" in current else before[-1] if before else ""
-    command = before[1] if len(before) > 1 else ""
-    named = option in _FILE_OPTIONS or (command, option) == ("copy", "--from")  # of a fork it is a step
-    return named or (command in _FILE_COMMANDS and not current.startswith("-"))
+    sys.exit(0)
 
 
 def values(*known: str) -> Callable[[str], list[str]]:
