@@ -151,6 +151,16 @@ def detail(store: Store, run: RunRow) -> RunDetail:
 
 
 def _detail(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> RunDetail:
+    # Each statement sees the newest state: an owner that ends between two of them would be taken for a dead one.
+    for _ in range(3):
+        found = _read(tx, judge, run)
+        now = run_row(tx, RUN_BY_SEQ, {"run": run.seq})
+        if now is not None and (now.status, now.owner_token) == (found.run.status, found.run.owner_token):
+            break
+    return found
+
+
+def _read(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> RunDetail:
     row = run_row(tx, RUN_BY_SEQ, {"run": run.seq})
     if row is None:
         raise errors.RunNotFound(run.id)
