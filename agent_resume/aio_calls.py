@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import errors, run_calls, store_notify
 from .database_batch import Queued, Way
-from .database_helpers import fulfil, start_thread
+from .database_helpers import fulfil
 from .run_context import active
 from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
+from .threads import start_thread
 
 if TYPE_CHECKING:
     from .run_context import StepContext

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, compress, islice, repeat
 from math import isfinite
 from operator import is_
 from typing import Any, TypeVar
+
+from .threads import start_thread
 
 _T = TypeVar("_T")
 
@@ -205,9 +206,7 @@ def on_fresh_stack(function: Callable[[Any], _T], argument: object) -> _T:
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             outcome.append((None, error))
 
-    thread = threading.Thread(target=work, name="agent-resume-deep-value", daemon=True)
-    thread.start()
-    thread.join()
+    start_thread(work, "agent-resume-deep-value").join()
     result, error = outcome[0]
     if error is not None:
         raise error

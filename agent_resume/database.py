@@ -140,7 +140,11 @@ class Database:
             tx.weight, tx.mark, tx.later = 0, None, None
             value: T = driver.write(tx, operation, arguments, full)
         except BaseException as error:  # noqa: BLE001 - translated and raised
-            self._abandon(tx)
+            try:
+                self._abandon(tx)
+            except BaseException:  # another Ctrl-C, before the transaction was ended
+                self._abandon(tx)
+                raise
             self._reraise(error)
         faults.at("after-commit")
         driver.committed(tx.connection, tx.weight)
@@ -157,8 +161,8 @@ class Database:
         raise translated from error
 
     def _abandon(self, tx: Tx) -> None:
-        # Also for KeyboardInterrupt: a transaction left open would lock out every other process. The next Ctrl-C may
-        # come in between; then the next use of the connection comes here again.
+        # Also for KeyboardInterrupt: a transaction left open would lock out every other process. The Ctrl-C after the
+        # next may come in between; then the next use of the connection comes here again.
         self.driver.forget_durability()
         with contextlib.suppress(Exception):
             if self.driver.in_transaction(tx.connection):

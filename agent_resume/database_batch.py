@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import clock, errors
 from .errors_base import name_store
+from .threads import start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -179,12 +180,15 @@ class BatchDoor:
 
     def _start(self) -> None:
         # The queue is the thread's own: one that is ending cannot take what is meant for the next.
-        thread = threading.Thread(target=self._work, args=(self._queue,), name="agent-resume-commits", daemon=True)
         try:
-            thread.start()
+            self._thread = start_thread(self._work, "agent-resume-commits", self._queue)
         except RuntimeError as error:
             raise errors.StoreUnavailable(self._location.display, f"no thread for its commits ({error})") from error
-        self._thread = thread
+        except BaseException:
+            # Ctrl-C: if the thread did begin, it ends, and none waits beside the next one.
+            self._queue.put(None)
+            self._queue = SimpleQueue()
+            raise
 
     def close(self) -> None:
         """Commit what is queued, then end the thread; the next operation starts another."""

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
+from .threads import start_thread
+
 #: Threads for what coroutines may not do on their loop: reading, opening.
 HELPERS = 4
 
@@ -55,13 +57,6 @@ class Helpers:
             threads, self._threads = self._threads, 0
         for _ in range(threads):
             self._work.put(None)
-
-
-def start_thread(target: Callable[[], Any], name: str) -> threading.Thread:
-    """Start a thread that keeps no process alive."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def fulfil(future: Future[Any], fn: Callable[[], Any]) -> None:

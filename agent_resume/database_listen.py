@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from . import clock
+from .threads import start_thread
 
 if TYPE_CHECKING:
     import psycopg
@@ -53,8 +54,7 @@ class Listener:
         self._closing = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)  # an event loop writes to it
-        self._thread = threading.Thread(target=self._work, name="agent-resume-news", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._work, "agent-resume-news")
 
     @property
     def closed(self) -> bool:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_resume import clock
 
+from .threads import begin
+
 if TYPE_CHECKING:
     import psutil
 
@@ -354,9 +356,9 @@ class Heart:
             self._last = clock.monotonic()
             stopped = self._stopped = threading.Event()
             thread = threading.Thread(target=self._run, args=(stopped,), name="agent-resume-beat", daemon=True)
-            self._thread = thread
+            self._thread = thread  # before it begins: one that Ctrl-C leaves half started is ended by `stop`
             try:
-                thread.start()
+                begin(thread)
             except RuntimeError as error:
                 # No thread to be had (a limit, or the interpreter is going down): `late` will tell in time.
                 _log.warning("agent-resume cannot start its beating thread: %s", error)

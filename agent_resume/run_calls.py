@@ -12,6 +12,7 @@ from . import clock, errors, ownership, store_notify, store_sql
 from .run_context import StepContext, active
 from .run_effects import Call, Do, Flow, News, Outcome, Raised, Read, Sleep, Watch, Write
 from .run_options import StepSpec
+from .threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +155,7 @@ def _call_with_timeout(spec: StepSpec, context: StepContext) -> Outcome:
             log.warning("step %r of run %r ended after its timeout; its outcome is dropped", spec.key, context.run_id)
 
     inherited = contextvars.copy_context()
-    threading.Thread(target=inherited.run, args=(work,), name=f"agent-resume-{spec.key}", daemon=True).start()
+    start_thread(inherited.run, f"agent-resume-{spec.key}", work)
     if not ended.wait(min(spec.timeout or 0.0, threading.TIMEOUT_MAX)):
         late.set()
         return Outcome(error=errors.StepTimeout(context.run_id, spec.key, spec.timeout or 0.0))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import run_calls, store_steps
-from .database_helpers import start_thread
 from .run_effects import Write
+from .threads import start_thread
 
 if TYPE_CHECKING:
     from .run_map import MapCore, Slot

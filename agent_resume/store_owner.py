@@ -16,6 +16,7 @@ from .database_location import Location
 from .database_sql import Tx
 from .models import OwnerRow
 from .store_presence import Presence
+from .threads import start_thread
 
 log = logging.getLogger("agent_resume")
 _owners: weakref.WeakKeyDictionary[Database, Owner] = weakref.WeakKeyDictionary()
@@ -109,7 +110,7 @@ class Owner:
         """The step that this owner lingered for may have been the last; its thread, or loop, is not held up."""
         if sys.is_finalizing():
             return  # a coroutine that is thrown away at the end: a thread that is started now never begins
-        threading.Thread(target=self._leave_if_idle, name="agent-resume-leave", daemon=True).start()
+        start_thread(self._leave_if_idle, "agent-resume-leave")
 
     def _leave_if_idle(self) -> None:
         database = self._database()

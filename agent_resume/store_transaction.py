@@ -20,6 +20,7 @@ from . import ownership
 from .database_pool import OwnPool
 from .database_sql import Tx
 from .store_transaction_text import ending_in
+from .threads import begin
 
 #: Longest time that the function may hold the write lock, in s: well below a lease, since nothing beats meanwhile.
 TRANSACTION_LIMIT = ownership.LEASE / 3
@@ -75,7 +76,7 @@ class Borrowed:
             self._connection.set_authorizer(self._authorize)
         else:
             self._connection.cursor_factory = _guarded_cursor(self._cursors, self._refuse_an_ending)
-        self._timer.start()
+        begin(self._timer)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._connection, name)
