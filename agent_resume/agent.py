@@ -264,6 +264,8 @@ class _Execution:
     def _take(self, opened: Opened) -> None:
         core, row = self.core, opened.run
         index = [] if opened.kind == "created" else self.store.database.read(store_index.load_index, row.seq)
+        if index and core.full:
+            self.store.database.driver.sync_seen()
         core.settle_in(row, index)
         core.entered = core.owner.registered = True
 

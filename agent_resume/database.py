@@ -18,6 +18,7 @@ from .database_batch import BatchDoor, Queued
 from .database_drivers import driver_of
 from .database_helpers import Helpers
 from .database_location import Location
+from .durability import ALWAYS, HEARD
 
 if TYPE_CHECKING:
     from .database_sql import Tx
@@ -56,26 +57,30 @@ class Database:
         self._readers: list[Tx] = []
         self._reading: dict[int, int] = {}
         self._readers_changed = threading.Condition()
-        self.batch = BatchDoor(self.direct, lambda tx: self.driver.intact(tx.connection), self.location)
+        self.batch = BatchDoor(self.transact, self.driver, self.location)
         self.helpers = Helpers()
         self._closed_for_fork = False
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: bool = True) -> T:
+    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: int = ALWAYS) -> T:
         """Run ``operation`` in one transaction of the calling thread.
 
         Args:
             operation: a function of a ``Tx``; it must not run user code.
-            full: whether the commit must survive a power cut, not only the end of the process.
+            full: how long the commit must last (``durability``).
 
         Raises:
-            StoreError: in the form that fits; nothing was committed then.
+            StoreError: in the form that fits; nothing was committed then, or its log could not be synced.
         """
         return self.transact(operation, arguments, full)
 
-    def transact(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
-        """``direct``, with the arguments as they are in an effect."""
+    def transact(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: int, *, sync: bool = True) -> T:
+        """``direct``, with the arguments as they are in an effect.
+
+        Args:
+            sync: false when the caller calls ``driver.sync`` before anybody hears of a ``HEARD`` commit.
+        """
         me = threading.get_ident()
         if self._inside == me:
             raise errors.StoreBusy(
@@ -96,6 +101,8 @@ class Database:
             self._inside = None
             lock.release()
             clean = True
+            if full == HEARD and sync:
+                self.driver.sync()
             return value
         finally:
             if not clean:  # also when an interrupt between two lines left the turn with this thread
@@ -107,7 +114,7 @@ class Database:
                 except RuntimeError:
                     pass
 
-    def _with_others(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> Queued | None:
+    def _with_others(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: int) -> Queued | None:
         """In one commit with other threads that find the lock taken; None when that cannot be.
 
         The main thread stays out: Ctrl-C would take it away from a write that is still to be made.
@@ -130,7 +137,7 @@ class Database:
                 why = "another thread of this process is inside run.transaction"
                 raise errors.StoreBusy(self.display, seconds=now - began, why=why)
 
-    def _transaction(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+    def _transaction(self, operation: Callable[..., T], arguments: tuple[Any, ...], full: int) -> T:
         driver, tx = self.driver, self._writer
         if tx is None or driver.in_transaction(tx.connection):
             tx = self._writable()

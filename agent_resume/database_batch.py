@@ -6,6 +6,7 @@ happens to the door's thread, every operation that was queued gets exactly one o
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
@@ -17,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import clock, errors
+from .durability import ALWAYS, HEARD, both
 from .errors_base import name_store
 from .threads import start_thread
 
@@ -47,7 +49,7 @@ class Queued:
 
     operation: Callable[..., Any]
     arguments: tuple[Any, ...]
-    full: bool
+    full: int
     settle: Callable[[Any, BaseException | None], None]
     way: Way | None = None
     value: Any = field(default=None, init=False)
@@ -102,13 +104,13 @@ class BatchDoor:
     """A queue with one daemon thread, started with the first operation and again after ``close``.
 
     Args:
-        direct: runs one operation in a transaction of its own and returns its value (the direct door).
-        intact: after an error inside a transaction, whether the transaction is still open.
+        transact: runs one operation in a transaction of its own and returns its value (``Database.transact``).
+        driver: syncs, and knows after an error inside a transaction whether that is still open.
         location: of the store, for messages.
     """
 
-    def __init__(self, direct: Callable[..., Any], intact: Callable[[Tx], bool], location: Location) -> None:
-        self._direct, self._intact = direct, intact
+    def __init__(self, transact: Callable[..., Any], driver: Any, location: Location) -> None:
+        self._transact, self._driver = transact, driver
         self._location = location
         self._lock = threading.Lock()
         self._queue: Queue = SimpleQueue()
@@ -120,7 +122,7 @@ class BatchDoor:
         thread = self._thread
         return None if thread is None else thread.ident
 
-    def submit(self, operation: Callable[..., Any], *arguments: Any, full: bool = True) -> Future[Any]:
+    def submit(self, operation: Callable[..., Any], *arguments: Any, full: int = ALWAYS) -> Future[Any]:
         """Queue an operation; its outcome comes in the future."""
         future: Future[Any] = Future()
 
@@ -135,11 +137,11 @@ class BatchDoor:
         self.put(Queued(operation, arguments, full, settle))
         return future
 
-    def perform(self, *writes: tuple[Callable[..., Any], tuple[Any, ...], bool], patient: bool = True) -> list[Queued]:
+    def perform(self, *writes: tuple[Callable[..., Any], tuple[Any, ...], int], patient: bool = True) -> list[Queued]:
         """Queue operations and wait until all have their outcomes; for threads that no signal interrupts.
 
         Args:
-            writes: operation, arguments, and whether it must survive a power cut.
+            writes: operation, arguments, and how long its commit must last (``durability``).
             patient: also wait for others that queue something at this moment. Not for threads of the user's: a finalizer
                 may come in while this very thread queues something, and would wait for itself.
 
@@ -226,7 +228,7 @@ class BatchDoor:
             return
         for number, item in enumerate(batch):
             try:
-                item.value = self._direct(item.operation, *item.arguments, full=item.full)
+                item.value = self._transact(item.operation, item.arguments, item.full)
             except errors.StoreBusy as error:
                 _refuse(batch[number:], error)  # each would wait as long again
                 return
@@ -236,11 +238,11 @@ class BatchDoor:
 
     def _commit_together(self, batch: list[Queued]) -> bool:
         """Commit all in one transaction; False when each is to be tried by itself."""
-        full = any(item.full for item in batch)
+        full = functools.reduce(both, (item.full for item in batch))
         # A refusal is rare, and savepoints cost as much as the operations: they come in once there was one.
         for operation in (_all, self._all_apart):
             try:
-                self._direct(operation, batch, full=full)
+                self._transact(operation, (batch,), full, sync=False)
             except (Exception, errors.RunCancelled) as error:  # noqa: BLE001 - handed to whoever queued the operations
                 if not batch[0].tried:
                     # The transaction was never begun (the store is busy, gone, …): trying each would only take longer.
@@ -252,10 +254,22 @@ class BatchDoor:
                 if isinstance(error, errors.StoreError) or not isinstance(error, _REFUSALS):
                     return False
             else:
-                for item in batch:
-                    item.settled = True
+                self._settle(batch, full)
                 return True
         return False
+
+    def _settle(self, batch: list[Queued], full: int) -> None:
+        """It is committed. What cannot be synced is an error of those that asked for that."""
+        trouble = None
+        if full == HEARD:
+            try:
+                self._driver.sync()
+            except errors.StoreUnavailable as error:
+                trouble = error
+        for item in batch:
+            if trouble is not None and item.full and item.error is None:
+                item.error = _copy(trouble)
+            item.settled = True
 
     def _all_apart(self, tx: Tx, batch: list[Queued]) -> None:
         tx.begin_now()
@@ -268,7 +282,7 @@ class BatchDoor:
             except _REFUSALS as error:
                 # A refusal of ours. Errors of the driver end the batch instead: disk full and I/O errors end the
                 # whole transaction, and going on would write in autocommit mode.
-                if not self._intact(tx):
+                if not self._driver.intact(tx.connection):
                     raise
                 execute("ROLLBACK TO one")
                 name_store(error, self._location.option)

@@ -228,16 +228,18 @@ class PostgresDriver:
     # -- transactions --------------------------------------------------------------------------------------------
 
     def set_durability(self, execute: Any, full: bool) -> None:
-        """Nothing: each transaction says its own."""
+        """Nothing: each transaction says its own, and a full commit is durable before anybody sees it."""
 
     def forget_durability(self) -> None:
-        """Nothing: each transaction says its own."""
+        """Nothing."""
+
+    sync = sync_seen = forget_durability
 
     def begin(self, connection: psycopg.Connection[Any], execute: Any) -> None:
         """BEGIN; the locks come with the statements."""
         execute("BEGIN")
 
-    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
+    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: int) -> T:
         """One whole transaction; it begins at its first statement: some need no more, and are their own transaction."""
         tx.begin_later("BEGIN", relaxed=not full)
         value = operation(tx, *arguments)
@@ -354,7 +356,7 @@ class PostgresDriver:
         """Whether the connection can go on after an error."""
         return connection.info.transaction_status == TransactionStatus.IDLE
 
-    def committed(self, connection: psycopg.Connection[Any], weight: int) -> None:
+    def committed(self, *_: object) -> None:
         """Nothing: the server looks after its own log."""
 
     def is_busy(self, error: BaseException) -> bool:
@@ -364,8 +366,6 @@ class PostgresDriver:
     def retry_busy(self, action: Callable[[], T], why: str) -> T:
         """Never needed, since nothing is busy."""
         return action()
-
-    # -- the rest ------------------------------------------------------------------------------------------------
 
     def closing(self) -> None:
         """Close the connection that listens for news, when there is one; it is opened again at the next wait."""

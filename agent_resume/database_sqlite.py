@@ -21,8 +21,10 @@ from .clock import jitter
 from .database_location import DEFAULT_FOLDER, Location, make_folders, size_of
 from .database_sql import Dialect
 from .database_sql_file import FileTx
-from .database_sqlite_errors import blame_the_schema, has_wal_reset_bug, primary_code, translate
+from .database_sqlite_errors import blame_the_schema, primary_code, translate
 from .database_sqlite_files import OpenFiles
+from .database_sqlite_log import OWN_CHECKPOINTS, Log
+from .durability import ALWAYS, HEARD
 
 if TYPE_CHECKING:
     from .database_sql import Tx
@@ -31,12 +33,6 @@ T = TypeVar("T")
 
 #: Longest wait for another writer, in s.
 BUSY_LIMIT: Final = 30.0
-#: The log is checkpointed once it is estimated to hold more than this, in bytes.
-LOG_LIMIT: Final = 4 << 20
-#: After a checkpoint that came back busy, the next try waits this long, in s.
-CHECKPOINT_PAUSE: Final = 1.0
-#: What one transaction of ours adds to the log when nothing large is in it: five pages with their frame headers.
-USUAL_WEIGHT: Final = 5 * 4120
 
 _OLDEST: Final = (3, 35, 0)
 #: No database is smaller, in bytes: its first page is at least this (fileformat2.html#page_size).
@@ -55,12 +51,11 @@ class SqliteDriver:
         self.path = location.target
         self.display = location.display
         self.dialect = Dialect(self.name)
-        self.own_checkpoints = has_wal_reset_bug()
         self._files = OpenFiles(self.path, self.display)
         self.check_in_place = self._files.check
+        self._log = Log(self.path, self.display)
+        self.sync, self.sync_seen, self.committed = self._log.sync, self._log.sync_seen, self._log.committed
         self._full: bool | None = None
-        self._log_bytes = 0
-        self._not_before = 0.0
 
     # -- the file ------------------------------------------------------------------------------------------------
 
@@ -197,7 +192,7 @@ class SqliteDriver:
                 "busy_timeout=0",  # SQLite's own waiting starves writers and is deaf to Ctrl-C; ours is in begin()
                 "trusted_schema=OFF",  # a file from elsewhere runs no functions from its schema
                 "mmap_size=0",  # an I/O error must be an error, not a SIGBUS
-                f"wal_autocheckpoint={0 if self.own_checkpoints else 1000}",
+                f"wal_autocheckpoint={0 if OWN_CHECKPOINTS else 1000}",
             ):
                 connection.execute(f"PRAGMA {pragma}").close()
         except sqlite3.Error as error:
@@ -229,7 +224,7 @@ class SqliteDriver:
             raise
         if write:
             self._full = True
-            self._log_bytes = self._files.remember_log()
+            self._log.attach(self._files.remember_log())
         return connection
 
     def connect_reading(self) -> sqlite3.Connection:
@@ -329,15 +324,20 @@ class SqliteDriver:
             span = 0.001 if waited < 1 else min(0.02, 0.001 * waited * 4)
             clock.sleep(jitter.uniform(span / 5, span))
 
-    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: bool) -> T:
-        """One whole transaction of that durability."""
-        execute = tx.cursor.execute
-        if self._full is not full:
-            self.set_durability(execute, full)
+    def write(self, tx: Tx, operation: Callable[..., T], arguments: tuple[Any, ...], full: int) -> T:
+        """One whole transaction of that durability; in ``HEARD`` its caller calls ``sync`` before anybody hears of it."""
+        execute, log = tx.cursor.execute, self._log
+        within = full == ALWAYS or (full == HEARD and not log.open)
+        if self._full is not within:
+            self.set_durability(execute, within)
+        if log.torn:
+            log.mend(tx.connection)
         self.begin(tx.connection, execute)
         value = operation(tx, *arguments)
         faults.at("before-commit")
         execute("COMMIT")
+        if full == HEARD and not within:
+            log.owe()
         return value
 
     def commit(self, tx: Tx) -> None:
@@ -363,29 +363,9 @@ class SqliteDriver:
         except sqlite3.ProgrammingError:  # it is closed
             return False
 
-    def committed(self, connection: sqlite3.Connection, weight: int) -> None:
-        """After a commit: keep the log bounded, without the checkpoint that the WAL-reset bug makes dangerous.
-
-        RESTART waits for the writer lock and holds it throughout; without that lock it would work as PASSIVE, the
-        dangerous form, so it gets 50 ms for the lock, and after a busy answer rests for a second.
-        """
-        self._log_bytes += USUAL_WEIGHT + weight
-        if self._log_bytes < LOG_LIMIT or not self.own_checkpoints or clock.monotonic() < self._not_before:
-            return
-        try:
-            connection.execute("PRAGMA busy_timeout=50").close()
-            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-        except sqlite3.Error:
-            busy = 1  # the commit itself succeeded; a checkpoint that cannot be made now is made later
-        finally:
-            connection.execute("PRAGMA busy_timeout=0").close()
-        if busy:
-            self._not_before = clock.monotonic() + CHECKPOINT_PAUSE
-        else:
-            self._log_bytes = 0
-
     def closing(self) -> None:
-        """Every connection is closed now."""
+        """Every connection is about to be closed."""
+        self._log.detach()
         self._files.forget_log()  # SQLite deletes it with the last connection
 
     def translate(self, error: BaseException) -> BaseException:

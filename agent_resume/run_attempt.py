@@ -76,7 +76,7 @@ def store_result(
     key, place = attempt.key, core.where
     merged = run_usage.merged(value, spec.meta)
     meta = core.meta_text(key, merged) if merged else None
-    write = Write(store_steps.complete, (place, attempt, encoded, ms, meta), core.full)
+    write = Write(store_steps.complete, (place, attempt, encoded, ms, meta), core.lasting)
     try:
         yield write
     except BaseException as trouble:
@@ -127,7 +127,7 @@ def fail_flow(
         described["retryAt"] = again.until
     meta = core.meta_text(spec.key, spec.meta)
     try:
-        yield Write(store_steps.fail, (core.where, attempt, outcome, described, ms, meta, kept), core.full)
+        yield Write(store_steps.fail, (core.where, attempt, outcome, described, ms, meta, kept), core.lasting)
     except errors.AgentResumeError as trouble:
         if isinstance(trouble, errors.RunLost):
             yield from once_more(Write(store_steps.let_go, (attempt,), full=False), error)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors, failure, fingerprint, run_context, run_telling
+from .durability import HEARD, PROCESS
 from .models import StepEvent
 from .run_names import Names
 from .run_options import OnDuplicate, StepSpec
@@ -70,6 +71,8 @@ class RunCore(Names):
         self.name = name
         self.exclusive = exclusive
         self.full = full
+        #: Of outcomes and records: what others see of them a moment too early, they wait for (``sync_seen``).
+        self.lasting = HEARD if full else PROCESS
         self.place: Place | None = None
         self._loose: Place | None = None
         self.row: RunRow | None = None

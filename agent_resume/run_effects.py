@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .durability import ALWAYS
+
 if TYPE_CHECKING:
     from .models import OwnerRow
     from .run_context import StepContext
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Write:
-    """A writing operation for one of the two doors; its value comes back, or its error is thrown in."""
+    """A writing operation for one of the two doors; its value comes back, or its error is thrown in.
+
+    Attributes:
+        full: how long its commit must last (``durability``).
+    """
 
     operation: Callable[..., Any]
     arguments: tuple[Any, ...]
-    full: bool = True
+    full: int = ALWAYS
 
 
 @dataclass(slots=True)

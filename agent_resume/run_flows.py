@@ -20,7 +20,7 @@ from .run_context import active
 from .run_core import FORMAT, ID, OUTPUT, RunCore, log
 from .run_effects import Do, Flow, Read, Write
 from .run_options import check_meta
-from .run_steps import enter, watch
+from .run_steps import enter, sync_seen, watch
 from .store_claim import Claim
 from .store_index import KEPT_ERROR
 
@@ -42,7 +42,7 @@ def record_flow(core: RunCore, key: object, result: Any, meta: dict[str, Any] | 
         skips = core.take_skips()
         request = store_records.RecordRequest(name, owner.token, owner.judge, encoded, text, replace, skips)
         try:
-            found = yield Write(store_records.record, (core.loose, request), core.full)
+            found = yield Write(store_records.record, (core.loose, request), core.lasting)
         except BaseException:
             core.return_skips(skips)
             raise
@@ -153,6 +153,8 @@ def locate(core: RunCore) -> Flow:
     if row is None:
         return False
     index = yield Read(store_index.load_index, (row.seq,))
+    if index:
+        yield from sync_seen(core)
     core.settle_in(row, index)
     yield Do(run_telling.met, (core.store, row.id))
     return True
@@ -163,7 +165,10 @@ def has_flow(core: RunCore, key: object) -> Flow:
     name = core.check_key(key)
     if not (yield from locate(core)):
         return False
-    return (yield Read(store_queries.has_completed, (core.where.seq, name)))
+    found = yield Read(store_queries.has_completed, (core.where.seq, name))
+    if found:
+        yield from sync_seen(core)
+    return found
 
 
 def result_flow(core: RunCore, key: object, default: Any) -> Flow:
@@ -176,6 +181,7 @@ def result_flow(core: RunCore, key: object, default: Any) -> Flow:
         entry = yield Read(store_index.load_index_entry, (core.where.seq, name))
         if entry is None:
             return default
+        yield from sync_seen(core)
         core.index[name] = entry
     if entry[FORMAT] == KEPT_ERROR:
         return default
@@ -195,6 +201,8 @@ def count_flow(core: RunCore, prefix: str, digits_only: bool) -> Flow:
     if not (yield from locate(core)):
         return 0
     keys = yield Read(store_queries.completed_keys_from, (core.where.seq, prefix))
+    if any(key not in core.index for key in keys):
+        yield from sync_seen(core)
     if digits_only:
         keys = [key for key in keys if key[len(prefix) :].isascii() and key[len(prefix) :].isdigit()]
     return len(keys)

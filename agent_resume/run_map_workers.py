@@ -41,7 +41,7 @@ class Item:
         self.go_on(None, None)
 
     @property
-    def wanted(self) -> tuple[Callable[..., Any], tuple[Any, ...], bool]:
+    def wanted(self) -> tuple[Callable[..., Any], tuple[Any, ...], int]:
         """The write, as the batch door wants it."""
         assert self.write is not None  # the worker looks first
         return self.write.operation, self.write.arguments, self.write.full

@@ -98,8 +98,16 @@ def enter(core: RunCore) -> Flow:
     if not core.entered:
         row = yield Write(store_runs.enter, (core.run_id, core.new_run()))
         index = yield Read(store_index.load_index, (row.seq,))
+        if index:
+            yield from sync_seen(core)
         core.settle_in(row, index)
         core.entered = True
+
+
+def sync_seen(core: RunCore) -> Flow:
+    """What another process committed may be seen before it is durable; what is handed out is durable."""
+    if core.full:
+        yield Do(core.store.database.driver.sync_seen)
 
 
 def _step(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
@@ -254,6 +262,7 @@ def _stored_elsewhere(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
     entry = yield Read(store_index.load_index_entry, (core.where.seq, spec.key))
     if entry is None:
         raise errors.RunLost(core.run_id, key=spec.key, at=core.store.location.option)
+    yield from sync_seen(core)
     core.index[spec.key] = entry
     value = core.replay(spec, entry)
     if value is not MISS:

@@ -27,6 +27,7 @@ from . import (
 )
 from .codec_plain import is_encodable
 from .database_sql import Tx
+from .durability import ALWAYS
 from .models import AgentRunState, EventRow, ImportOutcome, PauseRow, RunDump, RunRow, RunSummary
 from .names import check_name, check_text, shortened
 from .store_owner import Owner
@@ -106,7 +107,7 @@ class Store:
 
     # -- ways in -------------------------------------------------------------------------------------------------
 
-    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: bool = True) -> T:
+    def direct(self, operation: Callable[..., T], /, *arguments: Any, full: int = ALWAYS) -> T:
         """Run a writing operation now, in this thread; ``full`` as in ``Database.direct``."""
         return self.database.direct(operation, *arguments, full=full)
 
