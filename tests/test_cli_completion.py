@@ -54,6 +54,14 @@ def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
+def test_the_first_word_completes_alike_with_typer_and_without(cli):
+    for begun in ("", "r", "sh", "nothing", "--h", "s-"):
+        env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+        quick = cli(**env, COMP_WORDS=f"agent-resume\n{begun}")
+        by_typer = cli(**env, COMP_WORDS=f"agent-resume {begun}")
+        assert (quick.stdout, quick.returncode) == (by_typer.stdout, 0), begun
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 def test_ids_complete_in_bash_as_words_that_are_no_commands(db, cli, tmp_path):
     odd = ["a$(touch pwned)", "it's", "once 1", "`touch pwned`", 'x";touch pwned;"', "order:17", "é ✓", "~", "a*"]

@@ -350,6 +350,13 @@ finally:
         assert done.returncode == 0
         assert done.stderr.strip() == "[]"
     assert "agent-resume 0." in cli("--version").stdout
+    # On a terminal of a usual width not even Typer, which takes longer to load than all that is printed.
+    code = code.replace('"sqlite3"', '"typer"')
+    for args in (["--help"], ["--version"], ["list", "-h"]):
+        for columns, loaded in (("80", "[]"), ("100", "[]"), ("140", "[]"), ("70", "['typer']")):
+            done = run_python(code, *args, fresh=True, COLUMNS=columns)
+            assert done.returncode == 0
+            assert done.stderr.strip() == ("[]" if args == ["--version"] else loaded)
     done = run_python(
         "import sys, agent_resume; print(sorted({'sqlalchemy', 'alembic', 'typer', 'tabulate', 'rich'} & set(sys.modules)))",
         fresh=True,
@@ -376,6 +383,13 @@ finally:
     ):
         done = run_python(code, *args, AGENT_RESUME_DB=db)
         assert done.stderr.splitlines()[-1] == "False", args
+    completing = {
+        "_AGENT_RESUME_COMPLETE": "complete_bash",
+        "COMP_WORDS": "agent-resume\nshow\n--st",
+        "COMP_CWORD": "2",
+    }
+    done = run_python(code, **completing)
+    assert (done.stdout.split(), done.stderr.splitlines()[-1]) == (["--step"], "False")
 
 
 def test_what_is_not_plain_is_refused_as_typer_does(command):

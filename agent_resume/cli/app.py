@@ -109,9 +109,10 @@ def build(only: str | None = None) -> typer.Typer:
 
 def main() -> NoReturn:
     """Parse, run, exit."""
-    app = build(next(iter(sys.argv[1:]), None))
     completion.script()
-    if completion.prepare():
+    bash = completion.prepare()
+    app = build(next(iter(sys.argv[1:]), None) or completion.command())
+    if bash:
         completion.answer(lambda: app(prog_name="agent-resume"))
     try:
         app(prog_name="agent-resume")

@@ -128,6 +128,11 @@ def _offered(known: Iterable[str], incomplete: str) -> list[str]:
     ]
 
 
+def command() -> str | None:
+    """The first word on the line that is completed, if one is."""
+    return next(iter(_line()[1:]), None) if "_AGENT_RESUME_COMPLETE" in os.environ else None
+
+
 def _line() -> list[str]:
     import shlex
 

@@ -67,6 +67,8 @@ def _process(parameter: Any, ctx: Any, value: Any, theirs: Callable[[Any, Any], 
     if parameter.name not in _BYTES:
         value = _decoded(parameter, ctx, value)
     found = _plain(parameter, value)
+    if found is _NOT_PLAIN and value is None and ctx.resilient_parsing:
+        return None  # what is still to be typed is not missing yet
     if found is _NOT_PLAIN:
         return theirs(ctx, value)
     return found if parameter.callback is None else parameter.callback(ctx, parameter, found)
