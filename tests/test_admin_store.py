@@ -17,6 +17,7 @@ from agent_resume import (
     agent_run,
     ownership,
     store_admin,
+    store_admin_detail,
     store_admin_edit,
     store_admin_fork,
 )
@@ -118,3 +119,28 @@ def test_two_claims_at_once_leave_one(store):
     for other in others:
         other.communicate(b"\n")
     assert sorted(outcomes) == ["got", "refused"]
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_shown_as_cut_off(db, tmp_path, spawn_agent, monkeypatch):
+    code = """
+import os, sys, time
+from agent_resume import agent_run
+def body(run):
+    run.step("s", lambda: print("begun", flush=True) or wait())
+def wait():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+agent_run("live", body, run_id="live", db=sys.argv[1])
+"""
+    agent = spawn_agent(code, db, marker="begun")
+    read = store_admin_detail.owners_by_token
+
+    def read_late(tx):
+        (tmp_path / "go").touch()
+        assert agent.finish() == 0
+        return read(tx)
+
+    with Store(db) as store:
+        monkeypatch.setattr(store_admin_detail, "owners_by_token", read_late)
+        found = store_admin_detail.detail(store, store.find_run("live"))
+    assert (found.status, found.cut_off, found.owner) == ("completed", frozenset(), None)

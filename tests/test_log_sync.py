@@ -145,6 +145,19 @@ def test_threads_that_wait_for_a_sync_share_the_next_one(db: str, syncs: list[An
     log.detach()
 
 
+def test_a_signal_handler_may_record_while_its_thread_syncs(db: str, syncs: list[Any]) -> None:
+    with Checkpoint("r", db=db) as run:
+        run.step("warm", str)
+
+        def handler() -> None:
+            syncs.clear()
+            run.record("handled", 1)
+
+        syncs.append(handler)
+        run.step("s", str)
+    assert statuses(db) == {"warm": "completed", "s": "completed", "handled": "completed"}
+
+
 def test_a_log_that_cannot_be_synced_is_an_error_that_keeps_the_result(db: str, syncs: list[Any]) -> None:
     calls: list[int] = []
 
@@ -262,7 +275,9 @@ def test_a_turn_that_a_thread_of_the_parent_held_at_a_fork_is_not_waited_for(db:
     log = database_sqlite_log.Log(db, db)
     log.attach(0)
     log.detach()
-    log._turn.acquire()
+    thread = threading.Thread(target=log._turn.acquire)  # and the thread is gone, as in a child
+    thread.start()
+    thread.join()
     log.attach(0)
     log.owe()
     log.sync()
