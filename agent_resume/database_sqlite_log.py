@@ -43,7 +43,7 @@ class Log:
         self._display = display
         self._bytes = 0
         self._not_before = 0.0
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # a signal handler that records may come in while its thread syncs
         self._handle: int | None = None
         self._committed = self._synced = 0
         #: After a sync that failed. The system may have thrown the pages away and say that the next one succeeded.
@@ -59,7 +59,7 @@ class Log:
         self._bytes = size
         if self._handle is None:
             # In a forked child a thread of the parent may have held it; without a handle nobody syncs.
-            self._turn = threading.Lock()
+            self._turn = threading.RLock()
         with self._turn:
             self._let_go()
             if POSSIBLE:
@@ -105,7 +105,7 @@ class Log:
         except OSError as error:
             self.torn = True
             raise self._unsynced(error.strerror or str(error)) from error
-        self._synced = committed
+        self._synced = max(self._synced, committed)
 
     def mend(self, connection: sqlite3.Connection) -> None:
         """Nothing is written behind frames that may never reach the disk: all go into the database first, synced.
