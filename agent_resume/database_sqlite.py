@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: Longest wait for another writer, in s.
 BUSY_LIMIT: Final = 30.0
+#: A usual transaction holds the lock for some 0.1 ms: so often the next try comes as soon as the system lets it.
+SHORT_WAITS: Final = 10
 
 _OLDEST: Final = (3, 35, 0)
 #: No database is smaller, in bytes: its first page is at least this (fileformat2.html#page_size).
@@ -305,18 +307,22 @@ class SqliteDriver:
         self.retry_busy(lambda: execute("SELECT 1 FROM sqlite_master").fetchone(), "it is being opened or closed")
 
     def retry_busy(self, action: Any, why: str) -> Any:
-        """Call ``action`` until it is not busy any more: sleeps of 0.2–1 ms, growing to 20 ms after a second.
+        """Call ``action`` until it is not busy any more: a few shortest sleeps, then 0.2–1 ms, after a second up to 20 ms.
 
         Raises:
             StoreBusy: still busy after ``BUSY_LIMIT``.
         """
-        start = clock.monotonic()
+        start, short = clock.monotonic(), SHORT_WAITS
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
                 if primary_code(error) != sqlite3.SQLITE_BUSY:
                     raise
+                if short:
+                    short -= 1
+                    clock.sleep(0.00001)
+                    continue
                 waited = clock.monotonic() - start
                 if waited > BUSY_LIMIT:
                     holder = self._files.holder()
