@@ -11,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from . import clock, errors, faults
 from .database_batch import BatchDoor, Queued
 from .database_drivers import driver_of
 from .database_helpers import Helpers
 from .database_location import Location
+from .database_translation import Translation
 from .durability import ALWAYS, HEARD
 
 if TYPE_CHECKING:
     from .database_sql import Tx
-from .errors_base import Picklable, name_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,7 @@ class Database:
         self.location = location
         self.display = location.display
         self.driver = driver_of(location)
+        self.translation = Translation(self.driver, location.option)
         self._persist: Callable[[Callable[[], Any]], Any] | None = self.driver.persist
         self.users = 0
         self.generation = 0
@@ -152,20 +153,10 @@ class Database:
             except BaseException:  # another Ctrl-C, before the transaction was ended
                 self._abandon(tx)
                 raise
-            self._reraise(error)
+            self.translation.reraise(error)
         faults.at("after-commit")
         driver.committed(tx.connection, tx.weight)
         return value
-
-    def _reraise(self, error: BaseException, *, ours: bool = True) -> NoReturn:
-        translated = self.driver.translate(error)
-        if translated is error and ours:
-            translated = self.driver.blame_the_schema(error)
-        if isinstance(translated, Picklable):
-            name_store(translated, self.location.option)
-        if translated is error:
-            raise error
-        raise translated from error
 
     def _abandon(self, tx: Tx) -> None:
         # Also for KeyboardInterrupt: a transaction left open would lock out every other process. The Ctrl-C after the
@@ -205,6 +196,8 @@ class Database:
     def held(self, check: Callable[..., object], /, *arguments: Any) -> Iterator[Tx]:
         """The write connection inside one full transaction, for ``run.transaction`` alone: user code runs in it.
 
+        What that raises comes out as it is; the caller puts ``translation.of_ours`` around statements of ours.
+
         Args:
             check: the transaction's first operation; until it is over, a broken connection is replaced.
         """
@@ -221,10 +214,11 @@ class Database:
                 try:
                     yield tx
                     faults.at("before-commit")
-                    self.driver.commit(tx)
-                except BaseException as error:  # noqa: BLE001 - translated and raised
+                    with self.translation.of_ours(commit=True):
+                        self.driver.commit(tx)
+                except BaseException:
                     self._abandon(tx)
-                    self._reraise(error, ours=False)
+                    raise
                 self.driver.committed(tx.connection, 1 << 20)
             finally:
                 self._lent = False
@@ -239,7 +233,7 @@ class Database:
             check(tx, *arguments)
         except BaseException as error:  # noqa: BLE001 - translated and raised
             self._abandon(tx)
-            self._reraise(error)
+            self.translation.reraise(error)
         return tx
 
     def ensure_writable(self) -> None:
@@ -291,7 +285,7 @@ class Database:
             yield tx
             healthy = True
         except BaseException as error:  # noqa: BLE001 - translated and raised
-            self._reraise(error)
+            self.translation.reraise(error)
         finally:
             self._give_back(tx, healthy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,13 @@ DEFAULT_FILE = "runs.db"
 DB = "AGENT_RESUME_DB"
 #: Set by what starts programs, ``agent-resume run`` and ``resume --exec``: by it they find the runs of those.
 SUPERVISOR = "AGENT_RESUME_SUPERVISOR"
+#: A URL that lost a slash or two; pathlib.Path takes one away.
+_NEARLY_URL = re.compile(
+    r"((?:sqlite|postgres(?:ql)?|mysql|mariadb|oracle|mssql)(?:\+\w+)?)(?::(?!//)|//)", re.IGNORECASE
+)
+
+#: What is in the names of those parameters of a URL that are secrets: libpq's, and what else may come to be called so.
+_SECRET = ("password", "passwd", "secret", "scram_client_key", "scram_server_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,8 @@ def resolve(db: str | os.PathLike[str] | None = None, state_dir: str | os.PathLi
     folder. A str with ``://`` is a URL, anything else a path; ``~`` is expanded.
 
     Raises:
-        ValueError: a URL of a database we do not know, or ``:memory:``, which nothing can resume from.
+        ValueError: a URL of a database we do not know, or one without its slashes; or ``:memory:``, which nothing can
+            resume from.
     """
     found = _resolve(db, state_dir)
     by_caller, by_environment = db is not None or state_dir is not None, bool(os.environ.get(DB))
@@ -87,6 +96,10 @@ def _resolve(db: str | os.PathLike[str] | None, state_dir: str | os.PathLike[str
     if db is None:
         db = os.environ.get(DB) or Path(DEFAULT_FOLDER) / DEFAULT_FILE
     text = os.fspath(db)
+    nearly = _NEARLY_URL.match(text)
+    if nearly is not None:  # as a path it would be a new store, with the password in a folder's name
+        name = nearly[1]
+        raise ValueError(f"not a place for a store: a URL begins with {name}://; a file of such a name is ./{name}…")
     if "://" in text:
         return _url(text)
     if text in ("", ":memory:"):
@@ -154,11 +167,19 @@ def _without_secrets(url: str) -> str:
         raise ValueError("not a database URL; write postgresql+psycopg://USER@HOST/DATABASE") from None
     if "@" in (parsed.host or ""):
         raise ValueError("not a database URL: an @ in a user's name or password is written %40")
-    secret = [name for name in parsed.query if "password" in name.lower()]
+    secret = [name for name, value in parsed.query.items() if _is_secret(name, value)]
     if parsed.password is None and not secret:
         return url
-    masked = parsed.update_query_dict(dict.fromkeys(secret, "***"))
-    return masked.render_as_string(hide_password=True).replace("%2F", "/").replace("%2A", "*")
+    # Left out rather than masked: a command that names the store by this asks for it, or finds it where libpq looks.
+    shown = parsed._replace(password=None).difference_update_query(secret)
+    return shown.render_as_string(hide_password=False).replace("%2F", "/")
+
+
+def _is_secret(name: str, value: str | tuple[str, ...]) -> bool:
+    words = name.lower()
+    if words == "options":  # settings of the server, among which may be an extension's password
+        words = (value if isinstance(value, str) else " ".join(value)).lower()
+    return any(word in words for word in _SECRET)
 
 
 def _path_in(url: str) -> str:

@@ -11,12 +11,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy.engine import make_url
-
 from . import clock, errors, faults, schema
 from .clock import jitter
 from .database_location import Location
-from .database_postgres_errors import RACES, TransactionStatus, connect, library, make_conninfo, passes, pg, translate
+from .database_postgres_errors import RACES, TransactionStatus, is_refusal, library, passes, pg, translate
+from .database_postgres_line import STATEMENT_LIMIT, connect, connect_arguments
 from .database_sql import Dialect, Tx
 
 if TYPE_CHECKING:
@@ -28,23 +27,11 @@ T = TypeVar("T")
 
 #: Longest wait for a lock, in s; then ``StoreBusy``.
 LOCK_LIMIT: Final = 30
-#: Longest time one statement of ours may take, in s; then ``StoreBusy``.
-STATEMENT_LIMIT: Final = 120
 #: A server that was reached before is waited for this long, in s, counted from its first silence.
 OUTAGE_LIMIT: Final = 30.0
 #: How often an operation that lost a race is executed again.
 RACE_LIMIT: Final = 25
 
-_MEANT: Final[dict[str, Any]] = {
-    "connect_timeout": 10,
-    "application_name": "agent-resume",
-    "client_encoding": "utf8",
-    # A host that vanished without a word is noticed within half a minute.
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
 _SETTINGS: Final = (
     f"SET search_path TO {schema.PG_SCHEMA};"
     f"SET lock_timeout TO '{LOCK_LIMIT}s';"
@@ -68,7 +55,7 @@ class PostgresDriver:
     def __init__(self, location: Location) -> None:
         self.display = location.display
         self.dialect = Dialect(self.name)
-        self._arguments = _MEANT | _connect_arguments(location.target, self.dialect)
+        self._arguments = connect_arguments(location.target, self.dialect)
         self._reached = False
         self._silent_since: float | None = None
         self._there = False
@@ -377,24 +364,9 @@ class PostgresDriver:
         """Our typed error for one of the driver's; anything else unchanged."""
         return translate(error, self.display)
 
+    #: Whether a COMMIT failed by what the database's user put up.
+    is_refusal = staticmethod(is_refusal)
+
     def blame_the_schema(self, error: BaseException) -> BaseException:
         """Nothing more: the server says itself what is missing."""
         return error
-
-
-def _connect_arguments(target: str, dialect: Dialect) -> dict[str, Any]:
-    """What psycopg connects with, from a URL as SQLAlchemy writes it.
-
-    Raises:
-        ValueError: no such URL, or one of another driver.
-    """
-    scheme, rest = target.split("://", 1)
-    if scheme.split("+")[1:] not in ([], ["psycopg"]):
-        raise ValueError(f"{scheme}:// is not supported; write postgresql+psycopg://USER@HOST/DATABASE")
-    _, arguments = dialect.core.create_connect_args(make_url(f"postgresql+psycopg://{rest}"))
-    found = dict(arguments)
-    try:
-        make_conninfo(**found)
-    except pg.ProgrammingError as error:
-        raise ValueError(f"not a database URL: {str(error).strip()}") from None
-    return found

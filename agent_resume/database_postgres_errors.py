@@ -18,18 +18,18 @@ try:
 except ImportError as error:
     raise ImportError("a PostgreSQL store needs psycopg 3: pip install 'agent-resume[postgres]'") from error
 
-__all__ = ["RACES", "TransactionStatus", "connect", "library", "make_conninfo", "passes", "pg", "translate"]
+__all__ = [
+    "RACES",
+    "Connection",
+    "TransactionStatus",
+    "is_refusal",
+    "library",
+    "make_conninfo",
+    "passes",
+    "pg",
+    "translate",
+]
 
-
-class _Line(Connection[Any]):
-    def __del__(self, *_: Any) -> None:
-        """Silent where psycopg warns: one of ours can be dropped open, by an interrupt or a read that comes after close.
-
-        libpq's own object ends the line, in the process that made it.
-        """
-
-
-connect = _Line.connect
 library: Final = f"psycopg {__version__} ({pq_implementation}, libpq {libpq_version() // 10000})"
 
 #: Errors of an operation that met another one: executed again, it sees what that one did.
@@ -42,13 +42,13 @@ _PASSING: Final = (
     pg.TooManyConnections,
     pg.IdleSessionTimeout,
 )
-
-
+#: Classes of codes that tell of the line or the server, whatever the statement was; no code: it came from this side.
+_OF_THE_SERVER: Final = ("", "08", "53", "55", "57", "58", "XX")
 _PASSING_WORDS: Final = ("starting up", "shutting down", "recovery", "too many", "connection slots")
 #: What a user needs there.
 _GRANTS: Final = (
-    f"GRANT it CREATE on the database once, or USAGE on the schema {PG_SCHEMA} and SELECT, INSERT, UPDATE, DELETE on all "
-    "that is in it"
+    f"GRANT it CREATE on the database once, or USAGE on the schema {PG_SCHEMA} and on ALL SEQUENCES IN SCHEMA {PG_SCHEMA}, "
+    f"and SELECT, INSERT, UPDATE, DELETE on ALL TABLES IN SCHEMA {PG_SCHEMA}"
 )
 
 
@@ -65,6 +65,15 @@ def passes(error: pg.Error, *, reached: bool) -> bool:
         return False
     # Without a code the message came from this side of the line: refused, timed out, closed unexpectedly.
     return reached or any(words in str(error) for words in _PASSING_WORDS)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a COMMIT failed by what the database's user put up: a constraint or a trigger that waited for it.
+
+    A trigger may raise anything, so what counts is what else there is: a line or a server in trouble. No constraint of
+    ours waits.
+    """
+    return isinstance(error, pg.Error) and (error.sqlstate or "")[:2] not in _OF_THE_SERVER
 
 
 def _turned_away(error: pg.Error) -> bool:

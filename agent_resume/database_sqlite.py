@@ -378,6 +378,10 @@ class SqliteDriver:
         """Our typed error for one of the driver's; anything else unchanged."""
         return translate(error, self.path, self.display)
 
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a COMMIT failed by what the database's user put up: a foreign key that waited for it."""
+        return isinstance(error, sqlite3.IntegrityError)
+
     def blame_the_schema(self, error: BaseException) -> BaseException:
         """The same for an error that a statement of our own cannot cause."""
         return blame_the_schema(error, self.display)

@@ -39,6 +39,7 @@ TEXTS: dict[str, str] = {
     "store_dump._ADD_PAUSE": "INSERT INTO pauses (run_id, name, kind, reason, context, asked_at, deadline, value, answered_at, answered_by) VALUES (:run_id, :name, :kind, :reason, :context, :asked_at, :deadline, :value, :answered_at, :answered_by)",
     "store_dump._RENAME": "UPDATE runs SET id=:wanted, epoch=:fence WHERE runs.seq = :run",
     "store_dump._LAST_EVENT": "SELECT events.id, events.run_id, events.seq, events.ts \nFROM events \nWHERE events.run_id = :run ORDER BY events.seq DESC\n LIMIT 1 OFFSET 0",
+    "store_dump._EVENT": "SELECT events.seq, events.ts, events.type, events.step_key, events.attempt, events.data \nFROM events \nWHERE events.run_id = :run AND events.seq = :number",
     "store_dump._DELETE": "DELETE FROM runs WHERE runs.seq = :run",
     "store_index.OUTPUT": "SELECT steps.output_format, steps.output, steps.error \nFROM steps \nWHERE steps.id = :step",
     "store_index._INDEX": "SELECT steps.\"key\", steps.id, steps.seq, steps.fingerprint, steps.code_hash, steps.output_format, CASE WHEN (steps.output_bytes <= 1024) THEN steps.output END AS anon_1 \nFROM steps \nWHERE steps.run_id = :run AND (steps.status = 'completed' OR steps.output_format = 'error')",

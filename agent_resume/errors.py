@@ -21,7 +21,7 @@
     ├── StoredException        (codec_exceptions.py) an exception as a value whose class cannot be rebuilt
     └── StoreError             the store cannot be used
         ├── StoreBusy          somebody else held it too long
-        ├── StoreUnavailable   it cannot be opened, reached, read or written
+        ├── StoreUnavailable   it cannot be opened, reached, read or written (also ImportError: no driver for it)
         ├── StoreDamaged       not a database, another program's, or broken
         ├── StoreNewer         written by a newer agent-resume
         ├── StoreReadOnly      it may be read, not written

@@ -92,13 +92,14 @@ def _in_our_transaction(core: RunCore, spec: StepSpec, context: StepContext, att
     try:
         # Lost or taken over since the claim: known before the function is called.
         with database.held(store_sql.look, core.where) as tx:
-            with store_transaction.lend(tx, refusal, limit, database.driver.lending) as connection:
+            with store_transaction.lend(tx, refusal, limit, database) as connection:
                 value = _call(spec, context, database, connection)
                 encoded, fresh = core.codec.settle(value, key=spec.key, returns=spec.returns, hint=spec.fn)
             faults.at("after-return")
             ms = round((clock.monotonic() - started) * 1000)
             meta = core.meta_text(spec.key, run_usage.merged(value, spec.meta))
-            store_steps.complete(tx, core.where, attempt, encoded, ms, meta)
+            with database.translation.of_ours():
+                store_steps.complete(tx, core.where, attempt, encoded, ms, meta)
     except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
         return Outcome(error=error)
     return Outcome((encoded, fresh))

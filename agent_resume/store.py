@@ -231,7 +231,7 @@ class Store:
         from . import store_dump
 
         row = self.run_row(run_id)
-        with self.database.snapshot() as tx:
+        with store_dump.snapshot(self.database) as tx:
             yield store_dump.dump(tx, row.id)
 
     def import_run(

@@ -21,11 +21,14 @@ SELECT c.relname, array_agg(a.attname::text)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'v') GROUP BY c.relname
 """
+#: What this user may not write: tables, and the sequences (S) that give their keys.
 _RIGHTS = """
 SELECT relname FROM pg_catalog.pg_class
-WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname <> %s
-  AND NOT (has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
-ORDER BY relname
+WHERE relnamespace = to_regnamespace(%s) AND relname <> %s AND CASE relkind
+  WHEN 'r' THEN NOT (has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE')
+    AND has_table_privilege(oid, 'DELETE'))
+  WHEN 'S' THEN NOT has_sequence_privilege(oid, 'USAGE') ELSE false END
+ORDER BY relkind DESC, relname
 """
 _SIZE = """
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_catalog.pg_class
@@ -117,7 +120,8 @@ def _inside(store: Store, connection: Any) -> Iterator[Found]:
     if closed:
         yield (
             "permissions", "note", f"this user may not write {', '.join(closed)}: runs can be read, not resumed",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema.PG_SCHEMA} TO it",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema.PG_SCHEMA} TO it, and "
+            f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema.PG_SCHEMA} TO it",
         )  # fmt: skip
     yield "size", "ok", f"{int(_ask(connection, _SIZE, schema.PG_SCHEMA)):,} bytes", None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: What a statement that reads begins with, after comments. COPY, say, could write files of the server.
 _READING = re.compile(r"[\s(]*(?:select|with|values|table|explain|show)\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+#: Types whose values Python cannot all hold (infinity, years BC, months); they are shown as the server writes them.
+_TIMES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
 NO_ROWS = "that is no statement that gives rows; write one SELECT"
 _NOTHING_CHANGES = "this command only reads; change runs with agent-resume's other commands"
 _TABLES = """
@@ -40,6 +42,8 @@ FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace(%(schema)s) AND re
 
 # What a database's message holds, and what to do about it.
 _ADVICE = {
+    "function json_extract(": "PostgreSQL reads JSON so: as_json(meta) -> 'tags' ->> 'NAME'",
+    "no such function: as_json": "SQLite reads JSON so: json_extract(meta, '$.tags.NAME')",
     "You did not supply a value": "give its value with -p NAME=VALUE",
     "Binding ": "write each parameter as :NAME, and give its value with -p NAME=VALUE",
     'syntax error at or near ":"': "give the value of each :NAME with -p NAME=VALUE",
@@ -84,7 +88,24 @@ def asked(
         except Exception as error:
             raise _refusal(store, error) from error
         columns = tuple(column.name for column in cursor.description or ())
-        yield columns, (tuple(map(_plain, row)) for row in (cursor if columns else ()))
+        yield columns, _rows(store, cursor if columns else ())
+
+
+def _rows(store: Store, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows as they can be shown.
+
+    Raises:
+        Refused: Python cannot hold a value.
+    """
+    rows = iter(found)
+    while True:
+        try:
+            row = tuple(map(_plain, next(rows)))
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _refusal(store, error) from error
+        yield row
 
 
 def schema_of(store: Store) -> list[tuple[str, str, str]]:
@@ -104,7 +125,12 @@ def _connect(store: Store) -> Any:
         raise errors.StoreUnavailable(
             store.display, "no such store", "run an agent first, or name another with db= (or --db)"
         )
-    return migrate.open_for_reading(store.database.driver)
+    connection = migrate.open_for_reading(store.database.driver)
+    from psycopg.types.string import TextLoader
+
+    for kind in _TIMES:
+        connection.adapters.register_loader(kind, TextLoader)
+    return connection
 
 
 def _with_values(text: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -123,7 +149,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bytes):
         return value
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)

@@ -26,7 +26,7 @@ _PAGE = Statement(
     )
 )
 _KNOWN = Statement(lambda: select(runs.c.id).where(one_of(runs.c.id, bindparam("ids"))))
-#: How often one run is begun again after a broken connection.
+#: How often one run is begun again, after a broken connection or when another process has just stored it.
 _TRIES = 3
 
 
@@ -40,6 +40,7 @@ class CopyReport:
         steps, events, pauses: rows of all of these runs together.
         checksum: SHA-256 over every run's id and content, read back from the target.
         live: ids of the runs that somebody was executing: their copies are of that moment.
+        refused: ids of the runs that were not copied, each with why and what to do.
     """
 
     copied: int
@@ -49,10 +50,11 @@ class CopyReport:
     pauses: int
     checksum: str
     live: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
 
     @property
     def runs(self) -> int:
-        """All of them."""
+        """All that are in the target as they are in the source."""
         return self.copied + self.present
 
 
@@ -115,16 +117,14 @@ def copy(
     """Copy every run of ``source`` that ``target`` has not got yet; both may be SQLite or PostgreSQL.
 
     One transaction a run, so an interrupted copy has whole runs only, and doing it again goes on where it stopped.
-    Owners are not copied: nobody executes a copy.
+    Owners are not copied: nobody executes a copy. A run is refused when the target has another one of its id, or another
+    state of it, and when an earlier version stored it with a name too long, or with a NUL; that stops no other.
 
     Args:
         on_conflict: what to do when the target has another run of the same id: ``"fail"``, or ``"replace"`` it.
         tell: called with each run's id and ``"copied"`` or ``"present"``.
 
     Raises:
-        ImportConflict: the target has another run of an id, or another state of that run. Every other run was copied;
-            when there are several such, the error's notes say which.
-        InvalidName: likewise of a run that an earlier version stored with a name too long, or with a NUL.
         StoreDamaged: what was read back is not what was copied.
         StoreError: one of the two cannot be used.
     """
@@ -132,29 +132,31 @@ def copy(
     done = {"copied": 0, "present": 0}
     live: list[str] = []
     ids: list[str] = []
-    trouble: list[errors.AgentResumeError] = []
+    refused: list[tuple[str, str]] = []
     for run_id, owner, known in _runs(source, target):
-        if owner is not None and source.owner.judge(owner) != "dead":
-            live.append(run_id)
+        is_live = owner is not None and source.owner.judge(owner) != "dead"
         try:
             counted, what = _copy_run(source, target, run_id, on_conflict, known)
         except (errors.ImportConflict, errors.InvalidName) as error:
-            trouble.append(error)  # this run's alone
+            refused.append((run_id, str(error).replace("was not imported", "was not copied", 1)))
             continue
+        if is_live:
+            live.append(run_id)
         sums.add(counted)
         done[what] += 1
         ids.append(run_id)
         if tell is not None:
             tell(run_id, what)
     _verify(target, ids, sums)
-    if trouble:
-        trouble[0].add_note(f"{len(ids)} runs are there, {len(trouble)} were not copied")
-        for other in trouble[1:]:
-            trouble[0].add_note(str(other))
-        raise trouble[0]
     rows = sums.rows
     return CopyReport(
-        done["copied"], done["present"], rows["step"], rows["event"], rows["pause"], sums.checksum(), tuple(live)
+        **done,
+        steps=rows["step"],
+        events=rows["event"],
+        pauses=rows["pause"],
+        checksum=sums.checksum(),
+        live=tuple(live),
+        refused=tuple(refused),
     )
 
 
@@ -187,23 +189,40 @@ def _copy_run(
             if found is not None and found.digest() == present.digest():
                 return found, "present"
             if on_conflict == "fail":
-                why = "the target's run of this id is another state of it, or another run"
-                hint = "every run that could be copied was; copy again with --on-conflict replace"
-                raise errors.ImportConflict(run_id, why=why, hint=hint)
+                hint = "to have the source's in its place: --on-conflict replace"
+                raise store_dump.conflict(run_id, (target.ask, run_id), (source.ask, run_id), hint=hint)
         try:
-            with source.database.snapshot() as tx:
-                counted = _Counted(store_dump.dump(tx, run_id))
-                target.import_run(counted.dump(), on_conflict=on_conflict)
-                return counted, "copied"
+            return _store_run(source, target, run_id, on_conflict)
         except errors.StoreUnavailable:
             if not left:
+                raise
+        except errors.ImportConflict:
+            if not left or on_conflict == "replace":
                 raise
     raise AssertionError("the last try returns or raises")
 
 
+def _store_run(
+    source: Store, target: Store, run_id: str, on_conflict: Literal["fail", "replace"]
+) -> tuple[_Counted, str]:
+    with store_dump.snapshot(source.database) as tx:
+        counted = _Counted(store_dump.dump(tx, run_id))
+        outcome = target.import_run(counted.dump(), on_conflict=on_conflict)
+        return counted, "present" if outcome.action == "identical" else "copied"
+
+
 def _read(store: Store, run_id: str) -> _Counted | None:
+    """Read a run to its end, again from its beginning while a server that was reached before does not answer."""
     if not store.exists():
         return None
+    persist = store.database.driver.persist
+    found: _Counted | None = (
+        _read_once(store, run_id) if persist is None else persist(lambda: _read_once(store, run_id))
+    )
+    return found
+
+
+def _read_once(store: Store, run_id: str) -> _Counted | None:
     try:
         with store.database.snapshot() as tx:
             return _Counted(store_dump.dump(tx, run_id)).read()

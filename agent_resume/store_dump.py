@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from . import errors, ownership
@@ -58,9 +60,30 @@ _LAST_EVENT = Statement(
         .limit(1)
     )
 )
+_EVENT = Statement(
+    lambda: select(*(events.c[n] for n in EVENT_COLUMNS)).where(
+        events.c.run_id == bindparam("run"), events.c.seq == bindparam("number")
+    )
+)
 #: About how many bytes of rows are handed to the database at once.
 _AT_ONCE = 1 << 19
 _DELETE = Statement(lambda: delete(runs).where(runs.c.seq == bindparam("run")))
+
+
+#: What executes a reading operation: ``Store.ask``, or one's own transaction.
+Ask = Callable[..., Any]
+
+
+@contextmanager
+def snapshot(database: Database) -> Iterator[Tx]:
+    """One unchanging state to read; a server that was reached before is waited for, as long as nothing was read."""
+    with ExitStack() as stack:
+
+        def begin() -> Tx:
+            return stack.enter_context(database.snapshot())
+
+        persist = database.driver.persist
+        yield begin() if persist is None else persist(begin)
 
 
 def dump(tx: Tx, run_id: str) -> RunDump:
@@ -118,6 +141,48 @@ def digest(dumped: RunDump) -> str:
     return total.value()
 
 
+def conflict(
+    run_id: str,
+    old: tuple[Ask, str],
+    new: tuple[Ask, str],
+    *,
+    hint: str = "choose --on-conflict skip, replace or rename",
+) -> errors.ImportConflict:
+    """The error for a stored run, ``old``, that differs from the one that is to be stored; it says which went on further.
+
+    Args:
+        run_id: the id that both have.
+        old: what asks the store that holds it, and the id that it has there.
+        new: the same of the other.
+        hint: what to do when neither is a later state of the other.
+    """
+    (ask_old, old_id), (ask_new, new_id) = old, new
+    is_there, comes = ask_old(_run_of, old_id), ask_new(_run_of, new_id)
+    lasts = [0 if row is None else row.last_seq for row in (is_there, comes)]
+    counts = f"it has {lasts[0]} events, and this one {lasts[1]}"
+    both = min(lasts)
+    # Events are only ever added: a run that went on has the other's last one in its place.
+    if not both or ask_old(_event_of, is_there.seq, both) != ask_new(_event_of, comes.seq, both):
+        why = "a different run has this id, or each of the two went on by itself"
+    elif lasts[0] > lasts[1]:
+        why = f"the one that is there went on further: {counts}"
+        hint = "leave it: --on-conflict replace would throw away what it has done since"
+    elif lasts[0] < lasts[1]:
+        why = f"the one that is there is an earlier state of it: {counts}"
+        hint = "--on-conflict replace brings it up to date"
+    else:
+        why = "the one that is there has the same events, and differs in something else"
+    return errors.ImportConflict(run_id, why=why, hint=hint)
+
+
+def _run_of(tx: Tx, run_id: str) -> RunRow | None:
+    return run_row(tx, _RUN, {"wanted": run_id})
+
+
+def _event_of(tx: Tx, run: int, number: int) -> tuple[Any, ...] | None:
+    return tx.one(_EVENT, {"run": run, "number": number})
+
+
 class _WouldChange(Exception):
     """Ends a dry run: the transaction is rolled back."""
 
@@ -144,8 +209,9 @@ def import_run(
         if began:  # tried again after a broken connection, but the rows have streamed by
             why = "the connection broke while a run was being stored"
             raise errors.StoreUnavailable(database.display, why, "do it again; what is there already is recognised")
+        old = run_row(tx, RUN_BY_ID, {"wanted": str(dumped.run["id"])})
         began = True
-        outcome[:] = [_import(tx, judge, dumped, on_conflict)]
+        outcome[:] = [_import(tx, judge, dumped, on_conflict, old)]
         if dry_run:
             raise _WouldChange
 
@@ -157,10 +223,13 @@ def import_run(
 
 
 def _import(
-    tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], dumped: RunDump, on_conflict: OnConflict
+    tx: Tx,
+    judge: Callable[[OwnerRow], ownership.Verdict],
+    dumped: RunDump,
+    on_conflict: OnConflict,
+    old: RunRow | None,
 ) -> ImportOutcome:
     run_id = str(dumped.run["id"])
-    old = run_row(tx, RUN_BY_ID, {"wanted": run_id})
     if old is None:
         _insert(tx, dumped, run_id)
         return ImportOutcome(run_id, "imported")
@@ -182,11 +251,15 @@ def _import(
         tx.execute(_DELETE, {"run": new_seq})
         return ImportOutcome(run_id, "skipped")
     if on_conflict == "fail":
-        raise errors.ImportConflict(run_id, why="a different run has this id")
+        raise conflict(run_id, (partial(_call, tx), run_id), (partial(_call, tx), free))
     _refuse_while_executed(tx, judge, old)
     tx.execute(_DELETE, {"run": old.seq})
     tx.execute(_RENAME, {"run": new_seq, "wanted": run_id, "fence": old.epoch + 1})
     return ImportOutcome(run_id, "replaced")
+
+
+def _call(tx: Tx, operation: Callable[..., Any], *arguments: Any) -> Any:
+    return operation(tx, *arguments)
 
 
 def _refuse_while_executed(tx: Tx, judge: Callable[[OwnerRow], ownership.Verdict], run: RunRow) -> None:

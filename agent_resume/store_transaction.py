@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine
 
 from . import ownership
+from .database import Database
 from .database_pool import OwnPool
 from .database_sql import Tx
 from .store_transaction_text import ending_in
@@ -238,26 +239,26 @@ class LentConnection(Connection):
 
 
 @contextlib.contextmanager
-def lend(
-    tx: Tx, refusal: Callable[[bool], BaseException], limit: float, settings: tuple[str, str] | None
-) -> Iterator[Connection]:
+def lend(tx: Tx, refusal: Callable[[bool], BaseException], limit: float, database: Database) -> Iterator[Connection]:
     """A SQLAlchemy connection on the store's write connection, inside its open transaction.
 
     Args:
         limit: seconds until it is taken back.
-        settings: the driver's ``lending``.
+        database: the store's; errors of statements of ours are translated for it, others come out as they are.
 
     Raises:
         BaseException: ``refusal(True)``, when it was kept for longer than ``limit`` seconds.
     """
-    borrowed = Borrowed(tx.connection, limit, refusal, settings)
+    borrowed = Borrowed(tx.connection, limit, refusal, database.driver.lending)
     connection: LentConnection | None = None
     try:
-        borrowed.begin()
+        with database.translation.of_ours():
+            borrowed.begin()
         engine = _engine(tx.dialect, borrowed)
         connection = LentConnection(engine)
         yield connection
-        borrowed.take_back()
+        with database.translation.of_ours():
+            borrowed.take_back()
     except BaseException:
         if borrowed.expired:
             raise refusal(True) from None

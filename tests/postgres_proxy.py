@@ -16,6 +16,7 @@ class Proxy:
         self.port: int = self._listening.getsockname()[1]
         self.accepted = 0
         self._ends: list[socket.socket] = []
+        self._hushed: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -37,6 +38,10 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def hush(self) -> None:
+        """Keep every connection open and let nothing through it any more; new ones are served."""
+        self._hushed = list(self._ends)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -52,7 +57,8 @@ class Proxy:
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                if sink not in self._hushed:
+                    sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -327,6 +328,36 @@ def test_copy_takes_every_run_and_can_be_repeated(store, command, tmp_path):
     os.link(target, tmp_path / "second-name.db")
     assert command("copy", "--to", tmp_path / "second-name.db", "--db", target)[0] == 2
     assert command("copy", "--to", target, "--db", f"{store}.missing")[0] == 6
+
+
+def test_copy_names_every_run_that_differs_and_prints_counts_all_the_same(db, command, spawn_agent, tmp_path):
+    hangs = """
+import sys, time
+from agent_resume import agent_run
+agent_run("job", lambda run: (print("in it", flush=True), time.sleep(60)), run_id="live", db=sys.argv[1])
+"""
+    target = tmp_path / "copy.db"
+    for name in ("same", "one", "two"):
+        with Checkpoint(name, db=db) as run:
+            run.record("a", 1)
+    assert command("copy", "--to", target, "--from", db)[0] == 0
+    for name, place in (("one", db), ("two", target)):
+        with Checkpoint(name, db=place) as run:
+            run.record("b", 2)
+    spawn_agent(hangs, db, marker="in it")
+    code, out, err = command("copy", "--to", target, "--from", db)
+    assert code == 1
+    assert re.fullmatch(r"1 run copied, 1 there already, 2 not copied, checksum [0-9a-f]{64}\n", out)
+    first, second, third = err.splitlines()
+    assert first.startswith("run 'one' was not copied: the one that is there is an earlier state of it")
+    assert second.startswith("run 'two' was not copied: the one that is there went on further")
+    assert third == "run live was being executed; its copy is of that moment"
+    code, out, err = command("copy", "--json", "--to", target, "--from", db)
+    assert code == 1
+    document = json.loads(out)
+    assert (document["copied"], document["live"]) == (0, ["live"])
+    assert [row["runId"] for row in document["refused"]] == ["one", "two"]
+    assert [row["reason"] for row in document["refused"]] == [first, second]
 
 
 DIES = """

@@ -88,6 +88,19 @@ def test_what_is_no_place_for_a_store_is_refused_at_once(place):
 
 
 @pytest.mark.parametrize(
+    "begin",
+    ["postgresql+psycopg:/", "postgresql:/", "POSTGRES:", "postgresql+psycopg:", "postgresql//", "mysql:/", "sqlite:/"],
+)
+@pytest.mark.parametrize("rest", ["u:s3cret@h/d", "u:s3cret@h/d?x=a://b"])
+def test_a_url_without_its_slashes_is_no_file_and_is_not_quoted(in_tmp_path, begin, rest):
+    with pytest.raises(ValueError, match="://; a file of such a name is ./") as caught:
+        Store(f"{begin}{rest}")
+    assert "s3cret" not in str(caught.value)
+    assert list(in_tmp_path.iterdir()) == []
+    assert Store(f"./{begin}x.db").display == os.path.realpath(f"{begin}x.db")
+
+
+@pytest.mark.parametrize(
     "name", ["with space.db", "100%.db", "q?mode=ro#x.db", "ünï☃.db", "-rf.db", "a'b\"c.db", "x.db\n"]
 )
 def test_hostile_file_names_are_names(tmp_path, name):

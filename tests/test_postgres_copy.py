@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -121,8 +123,9 @@ def test_another_run_of_the_same_id_is_kept_unless_told_otherwise(postgres_url: 
             run.record("a", "theirs")
         with Checkpoint("r", db=target) as run:
             run.record("a", "mine")
-        with pytest.raises(errors.ImportConflict):
-            store_copy.copy(source, target)
+        ((run_id, reason),) = store_copy.copy(source, target).refused
+        assert run_id == "r"
+        assert reason.startswith("run 'r' was not copied: a different run has this id, or each of the two went on")
         assert target.load_run("r").steps[0].output == "mine"
         assert store_copy.copy(source, target, on_conflict="replace").copied == 1
         assert target.load_run("r").steps[0].output == "theirs"
@@ -181,8 +184,9 @@ def test_a_run_that_the_target_cannot_hold_is_named_and_the_others_are_copied(
         plain.commit()
     with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
         for _ in range(2):
-            with pytest.raises(errors.InvalidName, match="of run 'two'"):
-                store_copy.copy(source, target)
+            ((run_id, reason),) = store_copy.copy(source, target).refused
+            assert run_id == "two"
+            assert "of run 'two'" in reason
         assert {run.id for run in target.list_runs()} == {"one", "three"}
 
 
@@ -196,7 +200,138 @@ def test_a_run_that_went_on_does_not_keep_the_others_from_being_copied(postgres_
             run.record("b", 2)
         with Checkpoint("three", db=source) as run:
             run.record("a", 1)
-        with pytest.raises(errors.ImportConflict, match=r"'one'.*--on-conflict replace"):
-            store_copy.copy(source, target)
+        report = store_copy.copy(source, target)
+        assert (report.copied, report.present) == (1, 1)
+        ((run_id, reason),) = report.refused
+        assert run_id == "one"
+        assert "the one that is there is an earlier state of it: it has " in reason
+        assert reason.endswith("--on-conflict replace brings it up to date")
         assert {run.id for run in target.list_runs()} == {"one", "two", "three"}
         assert store_copy.copy(source, target, on_conflict="replace").copied == 1
+
+
+def test_a_run_that_went_on_in_the_target_is_to_be_left_there(postgres_url: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+        for name in ("one", "two"):
+            with Checkpoint(name, db=source) as run:
+                run.record("a", 1)
+        store_copy.copy(source, target)
+        for name in ("one", "two"):
+            with Checkpoint(name, db=target) as run:
+                run.record("b", 2)
+        with Checkpoint("two", db=source) as run:
+            run.record("c", 3)
+        (_, further), (_, apart) = store_copy.copy(source, target).refused
+        assert "the one that is there went on further: it has " in further
+        assert further.endswith("leave it: --on-conflict replace would throw away what it has done since")
+        assert "each of the two went on by itself" in apart
+        with source.dump_run("one") as dump, pytest.raises(errors.ImportConflict, match="leave it: --on-conflict"):
+            target.import_run(dump)
+        with target.dump_run("one") as dump, pytest.raises(errors.ImportConflict, match="brings it up to date"):
+            source.import_run(dump)
+
+
+def test_of_two_copies_at_once_one_says_that_it_copied(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[store_copy.CopyReport] = []
+    import_run = Store.import_run
+
+    def overtaken(self: Store, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Store, "import_run", import_run)
+        with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+            first.append(store_copy.copy(source, target))
+        return import_run(self, *arguments, **named)
+
+    with Store(tmp_path / "a.db") as source, Store(postgres_url) as target:
+        fill(source, 3)
+        monkeypatch.setattr(Store, "import_run", overtaken)
+        second = store_copy.copy(source, target)
+        assert [(report.copied, report.present) for report in (*first, second)] == [(3, 0), (0, 3)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("role", ["source", "target", "compared", "read back"])
+def test_a_server_that_is_away_for_a_moment_does_not_end_a_copy(
+    postgres: Any, tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import postgres_server
+
+    def away(*_: Any) -> None:
+        server.kill()
+        coming = threading.Thread(target=lambda: (time.sleep(1), server.start()))
+        coming.start()
+        back.append(coming)
+
+    def away_once(run_id: str, what: str) -> None:
+        if run_id == "run 2":
+            away()
+
+    verify = store_copy._verify
+
+    def away_first(*arguments: Any) -> None:
+        away()
+        verify(*arguments)
+
+    back: list[threading.Thread] = []
+    with postgres_server.Server() as server:
+        url = server.create_database("away")
+        with Store(tmp_path / "a.db") as file, Store(url) as there, Store(tmp_path / "b.db") as other:
+            fill(file, 5)
+            if role in ("source", "compared"):
+                store_copy.copy(file, there)
+            if role == "read back":
+                monkeypatch.setattr(store_copy, "_verify", away_first)
+            source, target = (there, other) if role == "source" else (file, there)
+            report = store_copy.copy(source, target, tell=None if role == "read back" else away_once)
+            for coming in back:
+                coming.join()
+            assert (report.runs, len(back)) == (5, 1)
+            assert everything(file) == everything(target)
+
+
+def test_a_copy_that_ends_without_its_server_says_that_it_can_be_begun_again(
+    postgres_url: str, tmp_path: Path, run_python: Any
+) -> None:
+    agent_run("agent", lambda run: run.record("a", 1), db=tmp_path / "a.db", run_id="r")
+    code = """
+import logging, sys
+from agent_resume import errors, store_copy
+from agent_resume.cli import main
+
+def broken(source, target, **named):
+    logging.getLogger("psycopg").warning("error ignored")
+    raise errors.StoreUnavailable(target.display, "gone", "look there")
+
+store_copy.copy = broken
+main()
+"""
+    done = run_python(code, "copy", "--from", "a.db", "--to", postgres_url, fresh=True)
+    assert (done.returncode, done.stdout) == (6, "")
+    assert done.stderr == (
+        f"agent-resume: {postgres_url}: gone; look there; then the same command goes on where this one stopped\n"
+    )
+
+
+@pytest.mark.timeout(120)
+def test_exports_and_imports_wait_for_a_server_between_two_runs(postgres: Any, tmp_path: Path) -> None:
+    import postgres_server
+
+    from agent_resume import layouts
+
+    with postgres_server.Server() as server, Store(tmp_path / "a.db") as file:
+        fill(file, 2)
+        with Store(server.create_database("away")) as there:
+            store_copy.copy(file, there)
+            with there.dump_run("run 0") as dump:
+                assert list(dump.steps)
+            server.kill()
+            server.start()
+            for name in ("there", "file"):
+                out = tmp_path / f"{name}.json"
+                layouts.export_runs(there if name == "there" else file, ["run 0", "run 1"], format="json", out=out)
+            assert (tmp_path / "there.json").read_bytes() == (tmp_path / "file.json").read_bytes()
+            server.kill()
+            server.start()
+            summary = layouts.import_paths(there, [tmp_path / "file.json"])
+            assert [row.action for row in summary.rows] == ["identical", "identical"]

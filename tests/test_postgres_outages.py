@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from postgres_proxy import Proxy
 
-from agent_resume import Store, agent_run, errors
+from agent_resume import Checkpoint, Store, agent_run, errors
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
@@ -62,3 +64,35 @@ def test_a_server_that_stays_away_is_unavailable_and_the_result_is_handed_back(
             assert agent_run("agent", lambda run: run.step("work", lambda: "again"), db=store, run_id="r") == "again"
             (step,) = store.load_run("r").steps
             assert step.attempts == 2
+
+
+@pytest.mark.parametrize("when", ["BEGIN", "COMMIT"])
+def test_a_line_that_stays_open_and_says_nothing_is_given_up(
+    postgres: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    from agent_resume import database_postgres_line as line
+
+    with Proxy(postgres.port) as proxy, Store(postgres_url.replace(str(postgres.port), str(proxy.port))) as store:
+        calls = []
+
+        def work() -> str:
+            calls.append("work")
+            monkeypatch.setattr(line, "ANSWER_LIMIT", 1.0)
+            return "expensive"
+
+        send = psycopg.Cursor._execute_send
+
+        def watched(cursor: Any, query: Any, **options: Any) -> None:
+            if query.query.startswith(when.encode()) and calls == ["work"]:
+                calls.append("hush")
+                proxy.hush()
+            send(cursor, query, **options)
+
+        monkeypatch.setattr(psycopg.Cursor, "_execute_send", watched)
+        with Checkpoint("r", db=store) as run:
+            run.record("a", 1)
+            assert run.step("work", work) == "expensive"
+            proxy.hush()
+            assert run.has("work")
+        assert calls == ["work", "hush"]
+        assert [(step.name, step.attempts) for step in store.load_run("r").steps] == [("a", 1), ("work", 1)]

@@ -101,6 +101,15 @@ def test_a_missing_database_is_named_and_no_password_is_shown(postgres: Any) -> 
     assert "secret" not in resolve(url).display
 
 
+@pytest.mark.parametrize(
+    "parameter", ["client_encoding=latin1", "client_encoding=sql_ascii", "options=-cclient_encoding=latin1"]
+)
+def test_texts_are_utf8_whatever_the_url_says(postgres_url: str, parameter: str) -> None:
+    url = f"{postgres_url}?{parameter}"
+    assert agent_run("j", lambda run: run.step("é日", lambda: "日😀"), db=url, run_id="é") == "日😀"
+    assert load_run("é", db=postgres_url).steps[0].output == "日😀"
+
+
 def test_another_driver_is_refused_with_what_to_write() -> None:
     with pytest.raises(ValueError, match=r"postgresql\+psycopg"):
         Store("postgresql+psycopg2://me@127.0.0.1/db")
@@ -478,7 +487,7 @@ def test_a_write_without_its_schema_is_refused(postgres_url: str) -> None:
 
 
 def test_a_connection_that_is_dropped_open_is_ended_without_a_warning(postgres_url):
-    from agent_resume.database_postgres_errors import connect
+    from agent_resume.database_postgres_line import connect
 
     url = postgres_url.replace("+psycopg", "")
     line = connect(url, autocommit=True)
@@ -506,6 +515,25 @@ def test_the_schema_cannot_be_seen_without_its_grant_and_the_message_says_so(pos
         with pytest.raises(errors.StoreReadOnly, match="GRANT"):
             store.database.ensure_writable()
             agent_run("j", int, db=store)
+
+
+def test_the_rights_that_are_advised_are_enough(postgres_url: str, command: Any) -> None:
+    Store(postgres_url).database.ensure_writable()
+    rows(postgres_url, "DROP ROLE IF EXISTS worker")
+    rows(postgres_url, "CREATE ROLE worker LOGIN")
+    rows(postgres_url, "GRANT USAGE ON SCHEMA agent_resume TO worker")
+    worker = postgres_url.replace("postgres@", "worker@")
+    rows(postgres_url, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA agent_resume TO worker")
+    with pytest.raises(errors.StoreReadOnly, match="ALL SEQUENCES IN SCHEMA agent_resume"):
+        agent_run("j", int, db=worker)
+    (advice,) = [
+        found for found in json.loads(command("doctor", "--json", "--db", worker)[1]) if found["level"] == "note"
+    ]
+    assert "runs_seq_seq" in advice["text"]
+    assert "GRANT USAGE ON ALL SEQUENCES IN SCHEMA agent_resume TO it" in advice["mend"]
+    rows(postgres_url, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA agent_resume TO worker")
+    assert agent_run("j", lambda run: run.step("a", lambda: 1), db=worker) == 1
+    assert "permissions" not in command("doctor", "--json", "--db", worker)[1]
 
 
 @pytest.mark.parametrize(
@@ -559,11 +587,15 @@ def test_an_encoding_that_cannot_hold_every_text_is_refused_before_anything_is_m
 @pytest.mark.parametrize(
     ("rest", "shown"),
     [
-        ("u:secr/et@h/d", "u:***@h/d"),
-        ("u:secr%2Fet@h:5/d?host=/a/b", "u:***@h:5/d?host=/a/b"),
-        ("u:?secret@h/d", "u:***@h/d"),
-        ("u@h/d?password=sec/ret&user=x", "u@h/d?password=***&user=x"),
-        ("u@h/d?pass%77ord=secret", "u@h/d?password=***"),
+        ("u:secr/et@h/d", "u@h/d"),
+        ("u:secr%2Fet@h:5/d?host=/a/b", "u@h:5/d?host=/a/b"),
+        ("u:?secret@h/d", "u@h/d"),
+        ("u:***@h/d", "u@h/d"),
+        ("u@h/d?password=sec/ret&user=x", "u@h/d?user=x"),
+        ("u@h/d?pass%77ord=secret", "u@h/d"),
+        ("u:p@h/d?scram_client_key=a&scram_server_key=b&oauth_client_secret=c&sslpassword=d", "u@h/d"),
+        ("u@h/d?options=-c%20my.password%3Dsecret", "u@h/d"),
+        ("u:p@h/d?options=-c%20role%3Dx", "u@h/d?options=-c+role%3Dx"),
         ("u@h/d?host=/a/b", "u@h/d?host=/a/b"),
     ],
 )
@@ -596,6 +628,66 @@ def _execute(*statements: str) -> Callable[[Any], None]:
             connection.exec_driver_sql(statement)
 
     return fn
+
+
+_DEFERRED = """
+CREATE TABLE once (x int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM * FROM nowhere; END';
+CREATE CONSTRAINT TRIGGER late AFTER DELETE ON once DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse();
+INSERT INTO once VALUES (1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "raw", "error"),
+    [
+        ("SELECT 1/0", True, psycopg.errors.DivisionByZero),
+        ("SELECT * FROM nowhere", True, psycopg.errors.UndefinedTable),
+        ("INSERT INTO plain VALUES (1)", True, psycopg.errors.UniqueViolation),
+        ("INSERT INTO plain VALUES (1)", False, Exception),  # SQLAlchemy's
+        ("INSERT INTO once VALUES (1)", False, psycopg.errors.UniqueViolation),  # at our COMMIT, these two
+        ("DELETE FROM once", False, psycopg.errors.UndefinedTable),
+    ],
+)
+def test_what_a_transactions_function_did_fails_with_its_own_error(
+    postgres_url: str, statement: str, raw: bool, error: type[Exception]
+) -> None:
+    with psycopg.connect(dsn(postgres_url)) as connection:
+        connection.execute(_DEFERRED.encode())
+        connection.execute("CREATE TABLE plain (x int UNIQUE)")
+        connection.execute("INSERT INTO plain VALUES (1)")
+
+    def fn(connection: Any) -> None:
+        (connection.connection.cursor().execute if raw else connection.exec_driver_sql)(statement)
+
+    with Checkpoint("r", db=postgres_url) as run:
+        with pytest.raises(error) as caught:
+            run.transaction("t", fn)
+        assert not isinstance(caught.value, errors.AgentResumeError)
+        assert run.step("after", int) == 0
+    assert "agent_resume is missing" not in str(load_run("r", db=postgres_url).steps[0].error)
+
+
+def test_a_line_that_is_lost_under_a_transaction_is_the_stores(postgres_url: str) -> None:
+    with Checkpoint("r", db=postgres_url) as run, pytest.raises(errors.StoreUnavailable, match="can be reached"):
+        run.transaction("t", lambda _: cut(postgres_url))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT 1 AS x$a$ ; COMMIT; SELECT 1 AS y$a$", r"SELECT '\'' ; COMMIT; SELECT '\''", "SELECT 1 -- \r; COMMIT"],
+)
+def test_a_commit_that_only_the_server_sees_as_one_is_refused(postgres_url: str, statement: str) -> None:
+    rows(postgres_url, "CREATE TABLE public.mine (x int)")
+
+    def fn(connection: Any) -> None:
+        connection.exec_driver_sql("SET standard_conforming_strings TO off; SET escape_string_warning TO off")
+        connection.exec_driver_sql("INSERT INTO mine VALUES (1)")
+        connection.connection.cursor().execute(statement)
+
+    with Checkpoint("r", db=postgres_url) as run, pytest.raises(errors.InvalidTransition):
+        run.transaction("t", fn)
+    assert rows(postgres_url, "SELECT x FROM public.mine") == []
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -708,6 +800,69 @@ def test_sql_reads_a_server_too(postgres_url: str, command: Any) -> None:
     assert (code, err.count("\n")) == (2, 1)
     code, _, err = command("sql", " -- nothing", "--db", postgres_url)
     assert (code, err) == (2, "agent-resume: that is no statement that gives rows; write one SELECT\n")
+
+
+def test_sql_shows_what_python_cannot_hold(postgres_url: str, command: Any) -> None:
+    with Checkpoint("r", db=postgres_url) as run:
+        run.record("a", 1)
+    values = (
+        "'infinity'::date", "'-infinity'::timestamptz", "'0044-03-15 BC'::date", "'24:00'::time", "'1 mon'::interval",
+        "ARRAY['infinity'::timestamp]", "daterange('2026-01-31', 'infinity')", "'infinity'::numeric", "'nan'::numeric",
+    )  # fmt: skip
+    code, out, err = command("sql", f"SELECT {', '.join(values)}", "--format", "csv", "--db", postgres_url)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].startswith("infinity,-infinity,0044-03-15 BC,24:00:00,1 mon,")
+    for value in values:
+        assert command("sql", f"SELECT {value}", "--json", "--db", postgres_url)[0] == 0
+    digits = "SELECT ('1' || repeat('0', 5000))::jsonb AS x"
+    code, out, err = command("sql", digits, "--db", postgres_url)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "Exceeds the limit" in err
+
+
+def test_sql_of_the_other_database_is_answered_with_this_ones(postgres_url: str, tmp_path: Any, command: Any) -> None:
+    for place, wrong, right in (
+        (postgres_url, "json_extract(meta, '$.tags.env')", "as_json(meta) -> 'tags' ->> 'env'"),
+        (tmp_path / "a.db", "as_json(meta)", "json_extract(meta, '$.tags.env')"),
+    ):
+        with Checkpoint("r", db=place) as run:
+            run.record("a", 1)
+        assert command("tag", "r", "env=x", "--db", place)[0] == 0
+        code, _, err = command("sql", f"SELECT {wrong} FROM runs", "--db", place)
+        assert code == 2
+        assert right.replace("env", "NAME") in err
+        assert '"x"' in command("sql", f"SELECT {right} AS x FROM runs", "--json", "--db", place)[1]
+
+
+def test_without_psycopg_the_store_is_unavailable_and_it_is_an_import_error(run_python: Any) -> None:
+    code = """
+import builtins, pickle, sys
+import agent_resume
+real = builtins.__import__
+def missing(name, *rest):
+    if name.partition(".")[0] == "psycopg":
+        raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
+    return real(name, *rest)
+builtins.__import__ = missing
+url = "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"
+try:
+    list(agent_resume.list_runs(db=url))
+except ImportError as error:
+    assert isinstance(error, agent_resume.StoreUnavailable), error
+    assert error.path == "postgresql+psycopg://u:***@127.0.0.1:1/d" and str(error).startswith(error.path), error
+    assert pickle.loads(pickle.dumps(error)).path == error.path
+    print(error)
+from agent_resume.cli import main
+sys.argv = ["agent-resume", sys.argv[1], "--db", url]
+main()
+"""
+    for what in ("list", "doctor"):
+        done = run_python(code, what, fresh=True)
+        assert done.returncode == 6, done.stderr
+        hint = "a PostgreSQL store needs psycopg 3; pip install 'agent-resume[postgres]'"
+        assert done.stdout == f"postgresql+psycopg://u:***@127.0.0.1:1/d: {hint}\n"
+        assert done.stderr.endswith(f"{hint}\n")
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ def tag_command(
 ) -> None:
     """Set, remove or print a run's tags.
 
-    They are kept in the run's meta: json_extract(meta, '$.tags.NAME') in SQL.
+    They are kept in the run's meta. In SQL: json_extract(meta, '$.tags.NAME'); on PostgreSQL as_json(meta) -> 'tags' ->>
+    'NAME'.
     """
     from agent_resume import store_admin_edit
 

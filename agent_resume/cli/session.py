@@ -35,6 +35,8 @@ def opened(db: str | None) -> Iterator[Store]:
         raise exits.Usage(str(error)) from error
     except FileNotFoundError:
         raise exits.Stop(exits.FAILED, "the working folder was deleted; cd to another one") from None
+    if store.location.kind != "sqlite":
+        _quiet_driver()
     with store:
         try:
             yield store
@@ -72,6 +74,15 @@ def call(command: Callable[[], int | None], debug: bool) -> int:
 
             sys.stderr.write(traceback.format_exc())
         return told(error)
+
+
+def _quiet_driver() -> None:
+    # Where nobody handles its warnings, logging writes them to stderr: of lines that broke, and are made anew by then.
+    import logging
+
+    log = logging.getLogger("psycopg")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
 
 
 def told(error: BaseException) -> int:

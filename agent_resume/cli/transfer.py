@@ -178,28 +178,39 @@ def copy_command(
         str | None,
         typer.Option("--from", "--db", metavar="STORE", help="Where from: as --db elsewhere.", show_default=False),
     ] = None,
-) -> None:
+) -> int:
     """Copy every run into another store, and check the copy.
 
-    An interrupted copy is begun again by the same command; what is there already is left alone.
+    An interrupted copy is begun again by the same command; what is there already is left alone. Exit code 1 when a run was
+    not copied because the target has another one, or another state, of its id.
     """
-    from agent_resume import store_copy
+    from agent_resume import errors, store_copy
 
     with session.opened(source) as store, session.opened(to) as target:
         if not store.exists():
             raise exits.Stop(exits.STORE, f"no store at {store.display}; name the source with --from")
         if store.location.is_same(target.location):
             raise Usage(f"{target.display} is the source itself; name another store with --to")
-        report = store_copy.copy(store, target, on_conflict=on_conflict)
+        try:
+            report = store_copy.copy(store, target, on_conflict=on_conflict)
+        except errors.StoreUnavailable as error:
+            error.args = (f"{error}; then the same command goes on where this one stopped",)
+            raise
     if json:
         screen.document(
             {"from": store.display, "to": target.display, "copied": report.copied, "present": report.present,
              "steps": report.steps, "events": report.events, "pauses": report.pauses, "checksum": report.checksum,
-             "live": list(report.live)}
+             "live": list(report.live),
+             "refused": [{"runId": run_id, "reason": reason} for run_id, reason in report.refused]}
         )  # fmt: skip
     else:
+        others = f"{len(report.refused)} not copied, " if report.refused else ""
         screen.line(
-            f"{tables.plural(report.copied, 'run')} copied, {report.present} there already, checksum {report.checksum}"
+            f"{tables.plural(report.copied, 'run')} copied, {report.present} there already, {others}"
+            f"checksum {report.checksum}"
         )
+    for _, reason in report.refused:
+        screen.note(reason)
     for run_id in report.live:
         screen.note(f"run {run_id} was being executed; its copy is of that moment")
+    return exits.FAILED if report.refused else exits.OK
