@@ -23,6 +23,7 @@ from agent_resume import (
     Store,
     agent_run,
     cancel,
+    database_sqlite_log,
     list_runs,
     load_run,
 )
@@ -292,11 +293,13 @@ def test_relaxed_durability_survives_the_process_and_flush_makes_it_full(db, spa
 
 
 def test_the_level_of_each_transaction_is_what_was_asked_for(db, monkeypatch):
-    """What SQLite is told before each BEGIN, seen on the statements themselves."""
+    """What SQLite is told before each BEGIN, seen on the statements themselves; and which commits we sync."""
     store = Store(db)
     store.database.ensure_writable()
     said = []
     store.database._writer.connection.set_trace_callback(said.append)
+    if database_sqlite_log.POSSIBLE:
+        monkeypatch.setattr("os.fdatasync", lambda _: said.append("SYNC"))
 
     def levels(durability):
         said.clear()
@@ -316,10 +319,15 @@ def test_the_level_of_each_transaction_is_what_was_asked_for(db, monkeypatch):
                 level = text.partition("=")[2]
             elif text == "COMMIT":
                 seen.append(level)
+            elif text == "SYNC":
+                assert seen[-1] == "NORMAL"
+                seen[-1] = "SYNCED"
         return seen[:7]
 
+    synced = "SYNCED" if database_sqlite_log.POSSIBLE else "FULL"
+
     # start, outcome; event; record; start and outcome of effect="once"; flush
-    assert levels("full") == ["NORMAL", "FULL", "NORMAL", "FULL", "FULL", "FULL", "FULL"]
+    assert levels("full") == ["NORMAL", synced, "NORMAL", synced, "FULL", synced, "FULL"]
     assert levels("relaxed") == ["NORMAL", "NORMAL", "NORMAL", "NORMAL", "FULL", "NORMAL", "FULL"]
 
 

@@ -849,7 +849,7 @@ try:
     list(agent_resume.list_runs(db=url))
 except ImportError as error:
     assert isinstance(error, agent_resume.StoreUnavailable), error
-    assert error.path == "postgresql+psycopg://u:***@127.0.0.1:1/d" and str(error).startswith(error.path), error
+    assert error.path == "postgresql+psycopg://u@127.0.0.1:1/d" and str(error).startswith(error.path), error
     assert pickle.loads(pickle.dumps(error)).path == error.path
     print(error)
 from agent_resume.cli import main
@@ -860,7 +860,7 @@ main()
         done = run_python(code, what, fresh=True)
         assert done.returncode == 6, done.stderr
         hint = "a PostgreSQL store needs psycopg 3; pip install 'agent-resume[postgres]'"
-        assert done.stdout == f"postgresql+psycopg://u:***@127.0.0.1:1/d: {hint}\n"
+        assert done.stdout == f"postgresql+psycopg://u@127.0.0.1:1/d: {hint}\n"
         assert done.stderr.endswith(f"{hint}\n")
         assert done.stderr.count("\n") == 1
 
