@@ -273,6 +273,11 @@ class Tx:
         self.execute(statement, values)
         return self.cursor.fetchall()  # type: ignore[no-any-return]
 
+    def each(self, statement: Statement, values: Mapping[str, Any]) -> Iterator[Row]:
+        """Row by row; nothing else may be executed before the last one was taken."""
+        self.execute(statement, values)
+        return self.cursor  # type: ignore[no-any-return]
+
     def chunks(self, statement: Statement, values: Mapping[str, Any], size: int = 500) -> Iterator[list[Row]]:
         """Rows in lists of ``size``; only inside a snapshot, which keeps the transaction open."""
         self.begin_now()

@@ -17,7 +17,7 @@ from .durability import HEARD, PROCESS
 from .models import StepEvent
 from .run_names import Names
 from .run_options import OnDuplicate, StepSpec
-from .store_index import INDEX_BYTES, INDEX_OUTPUT_BYTES, KEPT_ERROR
+from .store_index import INDEX_OUTPUT_BYTES, KEPT_ERROR
 from .store_runs import NewRun
 from .store_sql import Known, Place
 
@@ -100,15 +100,12 @@ class RunCore(Names):
     # -- the run -------------------------------------------------------------------------------------------------
 
     def settle_in(self, row: RunRow, index: list[Row]) -> None:
-        """Take the run's row and its finished steps; outputs beyond ``INDEX_BYTES`` in all are read when asked for."""
+        """Take the run's row and its finished steps."""
         self.row = row
         self.run_id = row.id
         self.place = Place(row.seq, row.id, row.epoch, Known())
         self._loose = self.place if self.exclusive else Place(row.seq, row.id, None, self.place.known)
-        left = INDEX_BYTES
-        for entry in index:
-            left -= len(entry[OUTPUT] or "")
-            self.index[entry[KEY]] = entry if left >= 0 else (*entry[:OUTPUT], None)
+        self.index.update((entry[KEY], entry) for entry in index)
 
     @property
     def where(self) -> Place:

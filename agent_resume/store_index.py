@@ -15,7 +15,7 @@ KEPT_ERROR = "error"
 #: Outputs up to this many bytes are loaded with the index; larger ones cost one read each.
 INDEX_OUTPUT_BYTES = 1024
 #: All outputs in one run's index together, in bytes.
-INDEX_BYTES = 32 << 20
+INDEX_BYTES = 16 << 20
 
 OUTPUT = Statement(
     lambda: select(steps.c.output_format, steps.c.output, steps.c.error).where(steps.c.id == bindparam("step"))
@@ -53,8 +53,21 @@ _DONE = Statement(
 
 
 def load_index(tx: Tx, run: int) -> list[Row]:
-    """Every finished step of a run: key, id, seq, fingerprint, code hash, format, and the output when it is small."""
-    return tx.all(_INDEX, {"run": run})
+    """Every finished step of a run: key, id, seq, fingerprint, code hash, format, and the output when it is small.
+
+    Small outputs beyond ``INDEX_BYTES`` in all are left out, to be read when they are asked for.
+    """
+    shared: dict[str | None, str | None] = {}
+    one_of_each, left, found = shared.setdefault, INDEX_BYTES, []
+    for key, step, seq, fingerprint, code_hash, format, output in tx.each(_INDEX, {"run": run}):
+        if output is not None:
+            left -= len(output)
+            if left < 0:
+                output = None
+        found.append(
+            (key, step, seq, fingerprint, one_of_each(code_hash, code_hash), one_of_each(format, format), output)
+        )
+    return found
 
 
 def load_index_entry(tx: Tx, run: int, key: str) -> Row | None:

@@ -67,7 +67,8 @@ def command(bench: Bench) -> None:
     for what, arguments, more in (
         ("agent-resume --version", ["--version"], {}),
         ("agent-resume --help", ["--help"], {}),
-        ("completion of a command", [], _completing("agent-resume sh")),
+        ("completion of a command", [], _completing("agent-resume", "sh")),
+        ("completion of an option", [], _completing("agent-resume", "show", "--st")),
     ):
         _, ours, floor = _against(bench, ["-m", "agent_resume", *arguments], ["-c", "pass"], **more)
         note = f"{ours * 1e3:.0f} / {floor * 1e3:.0f} ms"
@@ -83,7 +84,7 @@ def cli(bench: Bench) -> None:
             ("list", ["list", *db], {}),
             ("list --json (all runs)", ["list", "--json", *db], {}),
             ("show of its longest run", ["show", run, *db], {}),
-            ("completing a run's id", [], _completing(f"agent-resume show --db {path} {run[:3]}")),
+            ("completing a run's id", [], _completing("agent-resume", "show", "--db", str(path), run[:3])),
         ):
             ratio, ours, floor = _against(bench, ["-m", "agent_resume", *arguments], SQLALCHEMY, **more)
             note = f"{ratio:.1f} × import sqlalchemy, {floor * 1e3:.0f} ms"
@@ -139,9 +140,10 @@ def _seconds(*arguments: str, **more: str) -> float:
     return time.perf_counter() - begin
 
 
-def _completing(line: str) -> dict[str, str]:
+def _completing(*words: str) -> dict[str, str]:
     """The environment in which bash asks for the completion of a line's last word."""
-    return {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    at = str(len(words) - 1)
+    return {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": at}
 
 
 def _measured(code: str, *arguments: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agent_resume
-from agent_resume import databases
+from agent_resume import databases, store_index
 
 MIB = 1 << 20
 
@@ -112,3 +112,31 @@ agent_resume.agent_run("job", body, run_id=sys.argv[1], db="runs.db")
     assert [agent.finish() for agent in agents] == [0, 0, 0]
     assert 0 < largest < 64 * MIB
     assert wal_size(db) == 0
+
+
+def test_small_results_beyond_the_indexs_room_are_read_when_they_are_asked_for(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [10, 500, 900, 1025, 40, 700]
+
+    def body(run: Any) -> list[str]:
+        return [run.step(f"s{number}", "x".__mul__, size) for number, size in enumerate(sizes)]
+
+    def fails(run: Any) -> None:
+        body(run)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        agent_resume.agent_run("job", fails, run_id="r", db=db)
+    monkeypatch.setattr(store_index, "INDEX_BYTES", 1000)
+    loaded: list[bool] = []
+
+    def again(run: Any) -> list[str]:
+        index = run._core.index.values()
+        loaded.extend(entry[6] is not None for entry in index)
+        assert len({id(entry[5]) for entry in index}) == 1, "one text for a format, however many steps have it"
+        return body(run)
+
+    assert agent_resume.agent_run("job", again, run_id="r", db=db) == ["x" * size for size in sizes]
+    # What one result leaves no room for, a smaller one behind it does not get either.
+    assert loaded == [True, True, False, False, False, False]
