@@ -31,7 +31,9 @@ class Shelf:
     def there_and_back(self, value: Any) -> Any:
         key = f"value {next(self.numbers)}"
         assert same(self.run.record(key, value), value)
-        (found,) = self.reader.execute("SELECT output_format, output FROM steps WHERE key = ?", (key,)).fetchall()
+        (found,) = self.reader.execute(
+            "SELECT output_format, output FROM steps WHERE run_id = 1 AND key = ?", (key,)
+        ).fetchall()
         return DEFAULT.decode(*found)
 
     def close(self) -> None:
