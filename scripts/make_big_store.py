@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import random
@@ -89,7 +90,14 @@ def iso(begin: datetime.datetime, seconds: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/make-big-store", description=__doc__)
+    parser.add_argument("file", metavar="FILE", help="where to make it; nothing may be there")
+    parser.add_argument("runs", metavar="RUNS", type=int, nargs="?", default=100_000, help="how many (default 100,000)")
+    parser.add_argument("steps", metavar="STEPS", type=int, nargs="?", default=20, help="of each run (default 20)")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: scripts/make-big-store FILE [RUNS [STEPS]]")
-    main(sys.argv[1], *map(int, sys.argv[2:4]))
+    options = _options()
+    main(options.file, options.runs, options.steps)
