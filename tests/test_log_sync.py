@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent_resume import Checkpoint, agent_run, database_sqlite_log, errors, load_run
+from agent_resume import Checkpoint, agent_run, clock, database_sqlite_log, errors, load_run
 from agent_resume.durability import ALWAYS, HEARD, PROCESS, both
 
 pytestmark = pytest.mark.skipif(not database_sqlite_log.POSSIBLE, reason="SQLite syncs inside its commit here")
@@ -282,6 +282,23 @@ def test_a_turn_that_a_thread_of_the_parent_held_at_a_fork_is_not_waited_for(db:
     log.owe()
     log.sync()
     log.detach()
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_flush_writes_to_the_log_also_in_the_millisecond_of_the_write_before(
+    db: str, durability: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: 1_769_850_487_006)
+    log = Path(f"{db}-wal")
+
+    def body(run: Any) -> None:
+        run.step("a", lambda: 1)
+        run.event("fallback", {"from": "a", "to": "b"})
+        before = log.stat().st_size
+        run.flush()
+        assert log.stat().st_size > before  # a commit that writes no page syncs nothing either
+
+    agent_run("agent", body, db=db, durability=durability)
 
 
 def test_where_data_cannot_be_synced_through_any_descriptor_the_commit_does_it(

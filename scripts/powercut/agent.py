@@ -5,6 +5,7 @@ As a program: ``python -m powercut.agent DB RUN STEPS DURABILITY`` runs an agent
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -26,7 +27,7 @@ def value(key: str) -> str:
 
 
 def body(steps: int, note: Note, called: Callable[[str], None]) -> Callable[[Any], None]:
-    """Steps, records and events; each fifth step must not be repeated."""
+    """Steps, records, events and flushes; each fifth step must not be repeated."""
 
     def effect(key: str) -> str:
         called(key)
@@ -48,7 +49,10 @@ def body(steps: int, note: Note, called: Callable[[str], None]) -> Callable[[Any
             if number % 3 == 0:
                 run.record(f"r{number}", number)
                 note(f"r{number}")
-            run.event("fallback", {"from": "a", "to": "b"})
+            run.event("fallback", {"from": "a", "to": f"e{number}"})
+            if number % 4 == 1:
+                run.flush()
+                note(f"e{number}")
 
     return work
 
@@ -71,8 +75,10 @@ def lost(cut: Cut, db_name: str, runs: list[str], steps: int) -> tuple[int, list
     count, complaints = 0, []
     db = cut.folder / db_name
     for run_id in runs:
-        known = {text.split(" ", 1)[1] for text in cut.acknowledged if text.startswith(f"{run_id} ")}
+        notes = [text.split(" ", 1)[1] for text in cut.acknowledged if text.startswith(f"{run_id} ")]
+        known = set(notes)
         called: list[str] = []
+        stored = _stored(db, run_id)  # now: the program writes its records and events again
         try:
             with agent_resume.Store(db) as store:
                 agent_resume.agent_run("victim", body(steps, lambda _: None, called.append), run_id=run_id, db=store)
@@ -86,20 +92,37 @@ def lost(cut: Cut, db_name: str, runs: list[str], steps: int) -> tuple[int, list
         numbers = [int(key.split()[0][1:]) for key in called]
         if numbers and numbers != list(range(numbers[0], steps)):
             complaints.append(f"{run_id}: a step is missing before a later one: {called}")
-        records, wrong = _records(db, run_id)
-        complaints += wrong
-        count += sum(name.startswith("r") and name not in records for name in known)
+        complaints += _damage(db)
+        missing = {name for name in known if name[0] in "re" and name not in stored}
+        count += len(missing)
+        flushed = _flushed(notes)
+        complaints += [f"{run_id}: {name} is gone, which was flushed" for name in flushed & {*again, *missing}]
     return count, complaints
 
 
-def _records(db: Path, run_id: str) -> tuple[set[str], list[str]]:
-    connection = sqlite3.connect(db)
+def _flushed(notes: list[str]) -> set[str]:
+    """What was acknowledged before a flush was: in every durability it is still there."""
+    last = max((place for place, text in enumerate(notes) if text.startswith("e")), default=-1)
+    return set(notes[: last + 1])
+
+
+def _stored(db: Path, run_id: str) -> set[str]:
+    """Keys of the completed steps and records, and the events."""
+    query = """
+        SELECT key FROM steps WHERE status = 'completed' AND run_id = (SELECT seq FROM runs WHERE id = :run) UNION ALL
+        SELECT data ->> 'to' FROM events
+        WHERE type = 'fallback' AND run_id = (SELECT seq FROM runs WHERE id = :run)"""
     try:
-        verdict = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
-        query = "SELECT key FROM steps WHERE run_id = (SELECT seq FROM runs WHERE id = ?)"
-        return {row[0] for row in connection.execute(query, (run_id,))}, verdict
-    finally:
-        connection.close()
+        # A reader does not checkpoint: the program finds the log as the power cut left it.
+        with contextlib.closing(sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)) as connection:
+            return {row[0] for row in connection.execute(query, {"run": run_id})}
+    except sqlite3.OperationalError:  # no file yet, or no tables
+        return set()
+
+
+def _damage(db: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(db)) as connection:
+        return [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
 
 
 if __name__ == "__main__":
