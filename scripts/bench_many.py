@@ -44,6 +44,8 @@ def _together(bench: Bench, kind: str, number: int, count: int) -> tuple[float, 
     """Work of several processes at once: operations a second from the first's begin to the last's end, and the
     longest single call in s."""
     db = floors.remove(bench.folder / f"{kind}.db")
+    if kind.startswith("raw-"):
+        floors.connect(db, "FULL").close()  # several that switch a new file to WAL are busy, whatever their timeout
     command = [sys.executable, str(HERE / "bench_workers.py"), kind, str(db), str(count)]
     workers = [
         subprocess.Popen([*command, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
