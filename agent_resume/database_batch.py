@@ -37,6 +37,8 @@ Queue = SimpleQueue["Queued | None"]
 BATCH_LIMIT = 512
 #: Outcomes handed over in one turn of an event loop.
 TURN = 32
+#: Longest wait of a user's thread for the one that starts the door's thread, in s.
+STARTING = 0.25
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class BatchDoor:
         ]
         if patient:
             self.put(*queued)
-        elif not self._lock.acquire(False):
+        elif not self._lock.acquire(timeout=STARTING if self._thread is None else 0):
             return []
         else:
             try:
