@@ -21,6 +21,7 @@ from agent_resume import (
     cancel,
     list_runs,
     load_run,
+    store_records,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeChangedWarning")
@@ -29,6 +30,22 @@ pytestmark = pytest.mark.filterwarnings("ignore::agent_resume.errors.StepCodeCha
 def rows(db, query, *values):
     with closing(raw.connect(db)) as database:
         return database.execute(query, values).fetchall()
+
+
+def test_what_leaves_a_with_goes_on_when_the_pending_skips_cannot_be_stored_and_has_a_note(db, monkeypatch):
+    with Checkpoint("r", db=db) as run:
+        run.step("a", lambda: 1)
+
+    def fails(*_):
+        raise StoreDamaged("runs.db", "as planned")
+
+    monkeypatch.setattr(store_records, "store_skips", fails)
+    with pytest.raises(ZeroDivisionError) as caught, Checkpoint("r", db=db) as run:
+        run.step("a", lambda: 1)
+        raise ZeroDivisionError
+    assert any("could not store what was pending" in note and "as planned" in note for note in caught.value.__notes__)
+    with pytest.raises(StoreDamaged), Checkpoint("r", db=db) as run:
+        run.step("a", lambda: 1)
 
 
 def test_opening_and_reading_change_nothing(db):

@@ -113,6 +113,14 @@ def test_case_038_arguments_that_cannot_be_stored_are_left_out_and_the_text_is_k
     assert rebuild(described) is None or str(rebuild(described)) == described["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kept"), [(("m", 1), True), (("m",), False), ((), False), (range(8), True), (range(9), False)]
+)
+def test_arguments_are_kept_where_the_text_does_not_say_them_and_they_are_few(arguments: Any, kept: bool) -> None:
+    described = describe(raised(ValueError(*arguments)))
+    assert described.get("args") == (list(arguments) if kept else None)
+
+
 def test_the_traceback_is_bounded_and_says_where() -> None:
     described = describe(raised(ValueError("x" * 100_000)))
     assert len(described["traceback"]) <= failure.TRACEBACK_LIMIT
