@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import shlex
@@ -332,6 +333,18 @@ def test_a_bare_checkpoints_pause_is_a_clean_exit_too(db, run_python):
         assert run.status == "paused", "reading changes nothing"
         assert run.pause("go on?") == 5
         assert run.status == "running"
+
+
+def test_in_a_running_loop_a_bare_checkpoints_pause_is_no_systemexit(db):
+    async def main():
+        with Checkpoint("r", db=db) as run, pytest.raises(RunPaused) as caught:
+            run.pause("p")
+        return caught.value
+
+    # It would stop the whole loop, with a traceback.
+    assert not isinstance(asyncio.run(main()), SystemExit)
+    with Checkpoint("r", db=db) as run, pytest.raises(SystemExit):
+        run.pause("p")
 
 
 @pytest.mark.parametrize(("on_pause", "error"), [("exit", SystemExit), ("raise", RunPaused)])
