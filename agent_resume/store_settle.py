@@ -66,7 +66,6 @@ class Settlement:
         result: the body's value, for ``completed``.
         failure: why, for ``failed`` and ``interrupted``.
         summary: tagged JSON that ``done()`` was given; None leaves what is stored.
-        finish_again: ``done()`` in a new execution of a completed run: only the summary changes.
         skips: the collected skips.
         lost: how many events could not be written.
         executes: whether a step stored as running is being executed (its key and owner are given); then the run does
@@ -85,7 +84,7 @@ class Settlement:
 _EVENT = {"completed": "completed", "failed": "failed", "interrupted": "run_interrupted", "paused": "released"}
 
 
-def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = False) -> RunRow:
+def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = False) -> None:
     """Store how the run ended, by compare-and-set on epoch and status, and let go of it.
 
     Args:
@@ -124,9 +123,6 @@ def settle(tx: Tx, place: Place, settlement: Settlement, keep_owner: bool = Fals
     data = json.dumps({"error": settlement.failure}) if settlement.failure else None
     add_event(tx, place.seq, last, now, _EVENT[settlement.status], data=data)
     raise_seq(tx, place, found, last, now)
-    settled = run_row(tx, RUN_BY_SEQ, {"run": place.seq})
-    assert settled is not None  # updated in this transaction
-    return settled
 
 
 def _refuse_beside_a_step(tx: Tx, place: Place, settlement: Settlement) -> None:

@@ -78,7 +78,7 @@ def test_a_loop_ends_when_its_time_is_used_up_in_all_executions_together(db):
 
 
 def test_a_resume_skips_the_finished_turns_and_carries_the_last_result(db):
-    calls = []
+    calls, loops = [], []
 
     def body(run):
         def work(last):
@@ -88,16 +88,18 @@ def test_a_resume_skips_the_finished_turns_and_carries_the_last_result(db):
             return [len(calls)]
 
         seen = []
-        for turn in run.loop("x", max_turns=4):
-            seen.append(turn.number)
+        loops.append(run.loop("x", max_turns=4))
+        for turn in loops[-1]:
+            seen.append(str(turn))
             turn.step(work, turn.last)
         return seen
 
     with pytest.raises(TimeoutError):
         agent_run("job", body, run_id="r", db=db)
+    assert loops[-1].status == "failed"
     with Checkpoint("r", db=db) as run:
         assert run.get_loop_state() == {"verdict": "continue", "status": "failed", "turns": 2}
-    assert agent_run("job", body, run_id="r", db=db) == [3, 4]
+    assert agent_run("job", body, run_id="r", db=db) == ["3", "4"]
     assert calls == [None, [1], [2], [2], [4]]
     assert [note for note in notes(db) if note["phase"] == "failed"] == [
         {"phase": "failed", "turn": 3, "error": "third", "name": "x"}
