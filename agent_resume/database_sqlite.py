@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -62,13 +63,20 @@ class SqliteDriver:
     # -- the file ------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether there is a file with anything in it."""
+        """Whether there is a file with anything in it.
+
+        Raises:
+            StoreDamaged: what is there is neither a file nor a folder; SQLite would wait for ever for a pipe's writer.
+        """
         try:
-            return os.stat(self.path).st_size > 0
+            about = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise errors.StoreUnavailable(self.display, str(error.strerror)) from error
+        if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+            raise errors.StoreDamaged(self.display, "no file but a pipe, a socket or a device")
+        return about.st_size > 0
 
     def is_blank(self) -> bool:
         """Whether the file has no tables: another process may be about to make them."""
@@ -93,6 +101,7 @@ class SqliteDriver:
                 "use a Python with a newer SQLite",
             )
         folder = Path(self.path).parent
+        self.exists()  # whatever cannot be opened as a file is refused
         self.check_in_place()  # a store that was open before is not made anew
         try:
             made = make_folders(folder)

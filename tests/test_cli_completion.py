@@ -54,6 +54,12 @@ def test_run_ids_complete_and_nothing_else_opens_the_store(store, cli, tmp_path)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
+def test_an_id_that_looks_like_an_option_is_offered_behind_a_double_dash(store, bash, db):
+    agent_run("-dash", lambda run: None, run_id="-dash", db=db)
+    assert "-dash" not in bash("show", "")
+    assert bash("show", "--", "-d") == ["-dash"]
+
+
 def test_the_first_word_completes_alike_with_typer_and_without(cli):
     for begun in ("", "r", "sh", "nothing", "--h", "s-"):
         env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_CWORD": "1"}

@@ -10,7 +10,7 @@ import sqlite3
 
 import pytest
 
-from agent_resume import Run, agent_run
+from agent_resume import Run, StoreDamaged, agent_run
 
 pytestmark = pytest.mark.timeout(240)
 AGENT = """
@@ -144,6 +144,39 @@ def test_6_a_store_that_cannot_be_used(cli, tmp_path):
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE t (x)")
     assert cli("show", "r", "--db", "other.db").returncode == 6
+
+
+@pytest.mark.timeout(30)
+def test_6_a_store_that_is_no_file(cli, tmp_path):
+    os.mkfifo(tmp_path / "pipe.db")
+    for store in ("pipe.db", "/dev/null"):
+        for command in (("list",), ("connect",), ("show", "r"), ("copy", "--to", "other.db", "--from")):
+            done = cli(*command, *(("--db", store) if command[-1] != "--from" else (store,)))
+            assert (done.returncode, done.stdout) == (6, "")
+            assert "no file but a pipe" in done.stderr
+        done = cli("doctor", "--db", store)
+        assert (done.returncode, "no file but a pipe" in done.stdout) == (1, True)
+        with pytest.raises(StoreDamaged):  # and nobody waits for the pipe's writer
+            agent_run("a", lambda run: run.step("s", pytest.fail), db=os.path.join(tmp_path, store))
+    assert not os.path.exists("/dev/null-wal")
+
+
+def test_2_wrong_usage_is_one_line_with_the_next_step(cli):
+    for args, said in (
+        (("nope",), "No such command 'nope'; agent-resume -h says more"),
+        (("--db", "x", "list"), "No such option: --db; a command's options come behind it; agent-resume -h says more"),
+        (("list", "--zzz"), "No such option: --zzz; agent-resume list -h says more"),
+        (("list", "--db"), "Option '--db' requires an argument; agent-resume -h says more"),
+        (("export", "--all", "--out", ""), "an empty --out names nothing; . is this folder, - is stdout"),
+        (("export", "--all", "--out", "."), "--out . is a folder; name a file in it"),
+        (("export", "--all", "--out", "/"), "--out / is a folder; name a file in it"),
+        (
+            ("export", "--all", "--format", "badgr", "--out", ""),
+            "an empty --out names nothing; . is this folder, - is stdout",
+        ),
+    ):
+        done = cli(*args)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"agent-resume: {said}\n"), args
 
 
 def test_7_a_cancelled_run(here, cli):

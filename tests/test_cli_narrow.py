@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from agent_resume import agent_run, report
-from agent_resume.cli import fold, screen
+from agent_resume import Checkpoint, Store, agent_run, report
+from agent_resume.cli import fold, screen, watch
 
 WIDE = "研究エージェント"
 LONG_ID = "a-run-whose-id-is-longer-than-any-of-the-terminals-that-are-tried-here-0123456789-0123456789-0123456789"
@@ -101,6 +101,19 @@ def test_a_text_is_folded_between_words_and_parts_of_paths(terminal):
 def test_in_a_pipe_every_text_stays_one_line(store, command):
     _, out, _ = command("show", "order:17", "--db", store)
     assert any("failed" in line and line.endswith("parameters of it") for line in out.splitlines())
+
+
+@pytest.mark.parametrize("height", [5, 8, 11, 13, 30])
+def test_watch_shows_the_newest_step_however_small_the_terminal(db, height):
+    with Checkpoint("w", db=db) as run:
+        for number in range(20):
+            run.step(f"step-{number}", lambda: 1, meta={"model": "m", "inputTokens": 1})
+        with Store(db) as store:
+            picture = watch._picture(store, watch._detail(store, store.find_run("w")), height).plain.splitlines()
+    assert len(picture) <= height
+    assert "step-19" in picture[-1]
+    assert picture[0].startswith("w ")
+    assert any("earlier step" in line for line in picture) == (height < 30)
 
 
 def test_watch_draws_on_a_screen_of_its_own_and_ends_with_how_to_go_on(db, tmp_path):

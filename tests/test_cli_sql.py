@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sqlite3
 
 import pytest
 
-from agent_resume import Run, agent_run, schema
+from agent_resume import Checkpoint, Run, agent_run, schema
 
 
 @pytest.fixture
@@ -33,6 +35,35 @@ def test_rows_come_in_every_form(store, command):
         command("sql", query, "-p", "run=r", "--format", "csv", "--db", store)[1]
         == "key,status\na,completed\nb,completed\n"
     )
+
+
+def test_line_ends_in_a_csv_cell_and_bars_in_a_markdown_cell_stay_in_it(store, command):
+    cells = ["a\nb", "c\rd", "e,\r\nf", "g|h", "plain"]
+    query = f"SELECT value AS x, 2 AS y FROM json_each('{json.dumps(cells)}')"
+    out = command("sql", query, "--format", "csv", "--db", store)[1]
+    assert list(csv.reader(io.StringIO(out, newline=""))) == [["x", "y"], *([cell, "2"] for cell in cells)]
+    for format in ("github", "pipe", "jira"):
+        (line,) = [
+            one for one in command("sql", query, "--format", format, "--db", store)[1].splitlines() if "h" in one
+        ]
+        assert r"g\|h" in line
+
+
+def test_a_traceback_of_debug_is_fit_for_a_terminal(db, command):
+    with Checkpoint("odd\x1b[31m", db=db) as run:
+        run.record("k", 1)
+    code, _, err = command("sql", "SELECT json_extract('{}', id) FROM runs", "--debug", "--db", db)
+    assert (code, "\x1b" in err) == (2, False)
+    assert "Traceback" in err
+    assert err.count(r"odd\x1b[31m") > 1
+
+
+def test_connect_refuses_what_is_there_and_cannot_be_used(tmp_path, command):
+    (tmp_path / "text.db").write_text("no database at all\n" * 100, encoding="utf-8")
+    for path in (tmp_path, tmp_path / "text.db"):
+        code, out, err = command("connect", "--db", path)
+        assert (code, out, err.count("\n")) == (6, "", 1)
+    assert command("connect", "--db", tmp_path / "none.db")[0] == 0
 
 
 def test_every_view_and_table_can_be_read(store, command):

@@ -93,8 +93,9 @@ def formats(incomplete: str) -> list[str]:
 
 
 def run_ids(incomplete: str) -> list[str]:
-    """Run ids, newest first, and NAME@latest once there is an ``@``."""
-    return _stored(incomplete, lambda store: _ids_and_names(store, "@" in incomplete))
+    """Run ids, newest first, and NAME@latest once there is an ``@``; only behind ``--`` what looks like an option."""
+    found = _stored(incomplete, lambda store: _ids_and_names(store, "@" in incomplete))
+    return found if "--" in _line() else [text for text in found if not text.startswith("-")]
 
 
 def _ids_and_names(store: Store, with_names: bool) -> Iterator[str]:

@@ -64,12 +64,19 @@ def _link(run_id: str | None) -> str | None:
     return template if run_id is None else template.replace("{run_id}", quote(run_id, safe=""))
 
 
+def _exists(store: Store) -> bool:
+    found = store.exists()
+    if found:
+        store.ask(lambda _: None)  # opened: what cannot be used is told from what is not there yet
+    return found
+
+
 def _ways(store: Store) -> dict[str, Any]:
     if store.location.kind != "sqlite":
         plain = store.display.replace("postgresql+psycopg://", "postgresql://")
         return {
             "database": store.display,
-            "exists": store.exists(),
+            "exists": _exists(store),
             "url": store.display,
             "psql": f"psql {shlex.quote(plain)}",
             "queries": {name: _on_a_server(name, query) for name, query in _EXAMPLES.items()},
@@ -77,7 +84,7 @@ def _ways(store: Store) -> dict[str, Any]:
     path = store.location.target
     return {
         "database": path,
-        "exists": store.exists(),
+        "exists": _exists(store),
         "url": store.location.url,
         "sqlite3": f"sqlite3 -readonly {shlex.quote(path)}",
         "datasette": f"datasette serve {shlex.quote(path)}",

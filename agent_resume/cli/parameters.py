@@ -7,8 +7,9 @@ messages.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 import typer
@@ -17,6 +18,10 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from agent_resume import names
 from agent_resume.codec_plain import is_encodable
 
+from . import exits, screen
+
+# Typer exports no more of click's errors than this one's subclass.
+_WrongUsage: Any = typer.BadParameter.__base__
 _NOT_PLAIN = object()
 _DIGITS = re.compile("[0-9]{1,18}")
 # Files and programs are named by bytes, in no encoding.
@@ -103,8 +108,34 @@ def _kind(annotation: Any) -> tuple[Any, Any, Any]:
     return None, None, None
 
 
+@contextlib.contextmanager
+def _told_on_one_line() -> Iterator[None]:
+    """What Typer has to say of a wrong command line, with the next step; it would use four lines."""
+    try:
+        yield
+    except _WrongUsage as error:
+        message = error.format_message().rstrip(".")
+        if not message or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        ctx = error.ctx
+        if ctx is not None and ctx.parent is None and message.startswith("No such option"):
+            message += "; a command's options come behind it"
+        screen.note(f"agent-resume: {message}; {'agent-resume' if ctx is None else ctx.command_path} -h says more")
+        raise typer.Exit(exits.USAGE) from None
+
+
 class Group(TyperGroup):
     """The application: with the options for completion, which Typer adds to it."""
+
+    def make_context(self, *args: Any, **named: Any) -> Any:
+        """As Typer's."""
+        with _told_on_one_line():
+            return super().make_context(*args, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As Typer's."""
+        with _told_on_one_line():
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """As Typer's."""

@@ -19,7 +19,7 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
     """Resume every run that is shown as interrupted, but for new forks; what is left out is named.
 
     Returns:
-        0 when each is completed or paused after it, else 1.
+        0 when each is completed or paused after it, 6 when the store could not be used, else 1.
     """
     from agent_resume import store_admin_fork
     from agent_resume.top_level import list_runs
@@ -45,8 +45,10 @@ def all_interrupted(db: str | None, at_once: int, *, json: bool) -> int:
         tables.print_table(("ID", "STATUS", "ERROR"), rows, None, cut="ERROR")
     if stopped:
         return exits.INTERRUPTED
-    fine = all(result["exitCode"] in (exits.OK, exits.PAUSED) for result in results)
-    return exits.OK if fine else exits.FAILED
+    codes = {result["exitCode"] for result in results} - {exits.OK, exits.PAUSED}
+    if exits.STORE in codes:
+        return exits.STORE
+    return exits.FAILED if codes else exits.OK
 
 
 def unseen(store: Store) -> list[str]:

@@ -60,6 +60,8 @@ def find(store: Store, wanted: str) -> RunRow:
 
 def call(command: Callable[[], int | None], debug: bool) -> int:
     """Call a command; its exit code, or the one of its error, which is one line on stderr."""
+    from agent_resume import redact
+
     if debug:
         import logging
 
@@ -72,7 +74,8 @@ def call(command: Callable[[], int | None], debug: bool) -> int:
         if debug:
             import traceback
 
-            sys.stderr.write(traceback.format_exc())
+            for line in traceback.format_exc().splitlines():
+                screen.note(redact.DEFAULT.text(line))
         return told(error)
 
 

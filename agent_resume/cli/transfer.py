@@ -62,6 +62,10 @@ def export_command(
         raise Usage("say which, in one way: some RUNs; or --all; or --name, --since or both")
     if format in ("flowcast", "badgr") and out in (None, "-"):
         raise Usage(f"{format} writes a folder; say which: --out FOLDER")
+    if out == "":
+        raise Usage("an empty --out names nothing; . is this folder, - is stdout")
+    if out is not None and format in ("json", "jsonl") and Path(out).is_dir():
+        raise Usage(f"--out {out} is a folder; name a file in it")
     begin = moment(since, "--since")
     from agent_resume import layouts
 

@@ -153,7 +153,9 @@ def _picture(store: Store, detail: RunDetail, height: int) -> Text:
     head = [*show_text.header(store, detail), ""]
     steps = show_text.timeline_steps(store, detail)
     foot = show_text.questions(store, detail.open_pauses)
-    room = max(3, height - len(head) - len(foot) - 1)
+    if height - len(head) - len(foot) < 4:  # on a small terminal the steps come first
+        head = head[:1]
+    room = max(1, height - len(head) - len(foot))
     hidden = 0
     while len(steps) - hidden > 1 and sum(map(len, steps[hidden:])) + (1 if hidden else 0) > room:
         hidden += 1

@@ -14,6 +14,8 @@ from agent_resume import report
 #: Formats that are written line by line, without looking at all rows first.
 LINE_FORMATS = ("csv", "tsv", "jsonl")
 DEFAULT_FORMAT = "plain"
+# Their readers take a bare | in a cell for the cell's end; tabulate leaves it as it is.
+_CUT_AT_BARS = ("github", "jira", "pipe")
 
 
 class UnknownFormat(ValueError):
@@ -53,6 +55,8 @@ def table(
 
     if not rows:
         return ""
+    if format in _CUT_AT_BARS:
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     with _lent(format):
         return tabulate.tabulate(
             [list(row) for row in rows],
@@ -116,8 +120,9 @@ def _cell(value: Any) -> str:
 
 def _csv_line(cells: list[str]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(cells)
-    return text.getvalue()
+    # Before Python 3.13 a line end in a cell is quoted only where it is in this.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n")
 
 
 def _tsv_line(cells: list[str]) -> str:
