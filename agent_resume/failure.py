@@ -50,8 +50,8 @@ def describe(exc: BaseException) -> dict[str, Any]:
     """
     kind = type(exc)
     described: dict[str, Any] = {
-        "type": _clean(_safely(lambda: type.__getattribute__(kind, "__qualname__"), "Exception")),
-        "module": _clean(_safely(lambda: str(type.__getattribute__(kind, "__module__")), "builtins")),
+        "type": _clean(safely(lambda: type.__getattribute__(kind, "__qualname__"), "Exception")),
+        "module": _clean(safely(lambda: str(type.__getattribute__(kind, "__module__")), "builtins")),
         "message": _bounded(message(exc), MESSAGE_LIMIT),
     }
     for name, spellings in _CODES.items():
@@ -65,15 +65,15 @@ def describe(exc: BaseException) -> dict[str, Any]:
         described.setdefault("code", "TIMEOUT")
         described.setdefault("timedOut", True)
     described.update(_nested(exc))
-    arguments = _safely(lambda: [_scalar(item) for item in exc.args], [])
+    arguments = safely(lambda: [_scalar(item) for item in exc.args], [])
     if arguments and arguments != [described["message"]] and len(arguments) <= 8:
-        given = _safely(lambda: list(exc.args), [])
+        given = safely(lambda: list(exc.args), [])
         if all(item is not None or given[place] is None for place, item in enumerate(arguments)):
             described["args"] = arguments
-    attributes = _safely(lambda: _attributes(exc), {})
+    attributes = safely(lambda: _attributes(exc), {})
     if attributes:
         described["attributes"] = attributes
-    trace = _safely(lambda: _traceback(exc), "")
+    trace = safely(lambda: _traceback(exc), "")
     if trace:
         described["traceback"] = _bounded(_clean(trace), TRACEBACK_LIMIT)
     return described
@@ -81,10 +81,11 @@ def describe(exc: BaseException) -> dict[str, Any]:
 
 def message(exc: BaseException) -> str:
     """``str(exc)`` as text that can be stored; a class whose ``__str__`` fails is said to."""
-    return _clean(_safely(lambda: str.__str__(str(exc)), "<its message could not be read>"))
+    return _clean(safely(lambda: str.__str__(str(exc)), "<its message could not be read>"))
 
 
-def _safely(function: Callable[[], Any], otherwise: Any) -> Any:
+def safely(function: Callable[[], Any], otherwise: Any) -> Any:
+    """What a function says that calls methods of an exception's class, or ``otherwise`` when it raises."""
     try:
         return function()
     except BaseException:  # noqa: BLE001 - its methods may raise anything, SystemExit too; recording must go on
@@ -106,7 +107,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def _attribute(exc: BaseException, name: str) -> Any:
-    return _safely(lambda: getattr(exc, name, None), None)
+    return safely(lambda: getattr(exc, name, None), None)
 
 
 def _scalar(value: Any) -> Any:
@@ -150,11 +151,11 @@ def _nested(exc: BaseException) -> dict[str, Any]:
         nested["spawnError"] = _bounded(message(spawn), _ATTRIBUTE_LIMIT)
     name = "exceptions" if issubclass(type(exc), BaseExceptionGroup) else "failures"
     failures = _attribute(exc, name)
-    listed = _safely(lambda: _listed(failures, "index", "message"), None)
+    listed = safely(lambda: _listed(failures, "index", "message"), None)
     if listed:
         nested["failures"] = listed
     votes = _attribute(exc, "voter_errors") or _attribute(exc, "voterErrors")
-    listed = _safely(lambda: _listed(votes, "lens", "error"), None)
+    listed = safely(lambda: _listed(votes, "lens", "error"), None)
     if listed:
         nested["voterErrors"] = listed
     return nested
@@ -199,7 +200,7 @@ def rebuild(described: Mapping[str, Any]) -> BaseException | None:
     for args in (described.get("args"), [text] if text else [], []):
         if not isinstance(args, list):
             continue
-        error = _safely(functools.partial(instance, kind, args, described.get("attributes") or {}), None)
+        error = safely(functools.partial(instance, kind, args, described.get("attributes") or {}), None)
         if error is not None and message(error) == text:
             return error  # type: ignore[no-any-return]
     return None

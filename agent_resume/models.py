@@ -82,8 +82,9 @@ class StepRow:
 
     @property
     def error_dict(self) -> dict[str, Json] | None:
-        """``error`` as a dict, None when there is none."""
-        return json.loads(self.error) if self.error else None
+        """``error`` as a dict, None when there is none; without what only a resumed run reads, ``exception``."""
+        found = json.loads(self.error) if self.error else None
+        return None if found is None else {name: item for name, item in found.items() if name != "exception"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,8 @@ def fail_flow(
         described["retryAt"] = again.until
     meta = core.meta_text(spec.key, spec.meta)
     try:
-        yield Write(store_steps.fail, (core.where, attempt, outcome, described, ms, meta, kept), core.lasting)
+        whole = core.whole(error) if kept else None
+        yield Write(store_steps.fail, (core.where, attempt, outcome, described, ms, meta, kept, whole), core.lasting)
     except errors.AgentResumeError as trouble:
         if isinstance(trouble, errors.RunLost):
             yield from once_more(Write(store_steps.let_go, (attempt,), full=False), error)

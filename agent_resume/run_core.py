@@ -7,6 +7,7 @@ the effects that their driver performs.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors, failure, fingerprint, run_context, run_telling
 from .durability import HEARD, PROCESS
+from .failure import safely
 from .models import StepEvent
 from .run_names import Names
 from .run_options import OnDuplicate, StepSpec
@@ -36,6 +38,8 @@ Progress = bool | Literal["auto"]
 
 #: No value: the step has no stored outcome yet.
 MISS: Any = object()
+#: Longest tagged JSON of a kept exception, in characters: ``show`` reads those of all steps.
+EXCEPTION_LIMIT = 64 * 1024
 
 # Positions in a row of the index.
 KEY, ID, SEQ, FINGERPRINT, CODE, FORMAT, OUTPUT = range(7)
@@ -325,3 +329,13 @@ class RunCore(Names):
         """An exception as it is stored: described as text, redacted."""
         described: dict[str, Any] = self.store.redactor.value(failure.describe(error))
         return described
+
+    def whole(self, error: BaseException) -> str | None:
+        """An exception as tagged JSON, when it can be kept with all that it holds and nothing in it is masked."""
+        text: str | None = safely(lambda: self.codec.encode(error).text, None)
+        if text is None or len(text) > EXCEPTION_LIMIT:
+            return None
+        if type(safely(lambda: self.codec.decode("tagged", text), None)) is not type(error):
+            return None  # its text alone could be kept
+        plain = json.loads(text)
+        return text if self.store.redactor.value(plain) == plain else None

@@ -271,9 +271,22 @@ def _stored_elsewhere(core: RunCore, spec: StepSpec, owner: Owner) -> Flow:
     return (yield from _step(core, spec, owner))
 
 
+def _whole(core: RunCore, text: Any) -> BaseException | None:
+    """The exception itself, where it was kept and its class is there."""
+    from .codec_exceptions import StoredException
+
+    if not isinstance(text, str):
+        return None
+    try:
+        value = core.codec.decode("tagged", text)
+    except errors.StoredValueUnreadable:
+        return None
+    return value if isinstance(value, BaseException) and not isinstance(value, StoredException) else None
+
+
 def _kept_error(core: RunCore, spec: StepSpec, text: str | None) -> BaseException:
     described = json.loads(text) if text else {}
-    rebuilt = failure.rebuild(described)
+    rebuilt = _whole(core, described.get("exception")) or failure.rebuild(described)
     if rebuilt is not None:
         return rebuilt
     kind, message = str(described.get("type")), str(described.get("message"))

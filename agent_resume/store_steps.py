@@ -281,16 +281,19 @@ def fail(
     ms: int,
     meta: str | None,
     kept: bool = False,
+    exception: str | None = None,
 ) -> None:
     """Store that an attempt failed, was left, or ended nobody knows how.
 
     Args:
         kept: the failure is the step's outcome (``keep_errors``).
+        exception: the exception of such a failure as tagged JSON, where it can be kept whole.
 
     Raises:
         RunLost: as for ``complete``.
     """
-    text = None if failure is None else json.dumps(failure)
+    stored = failure if exception is None or failure is None else failure | {"exception": exception}
+    text = None if stored is None else json.dumps(stored)
     values = {
         "outcome": outcome, "failure": text, "format": KEPT_ERROR if kept else None, "bytes": None, "text": None,
     }  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import closing
 
 import pytest
+import raw
 from loops import no_blocking_calls  # noqa: F401 - a fixture
 
 from agent_resume import AsyncCheckpoint, Checkpoint, OutputNotStorable, Retry, StepTimeout, Store, agent_run, load_run
@@ -215,6 +217,56 @@ def test_a_kept_failure_is_the_outcome_and_is_raised_again_without_a_call(db, ke
         agent_run("a", lambda run: body(run, True), db=db, run_id="r")
     assert agent_run("a", lambda run: body(run, False), db=db, run_id="r") == "no such order"
     assert calls == [1]
+
+
+class Refused(Exception):
+    def __init__(self, text, body):
+        super().__init__(text)
+        self.body = body
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError(("Oslo", 3)),
+        UnicodeDecodeError("utf8", b"\xff", 0, 1, "bad"),
+        Refused("no", {"reason": ["quota"], "at": (1, 2)}),
+        Refused("no", None),
+        ValueError("too many", (1, 2)),
+        ExceptionGroup("several", [ValueError(1), KeyError("x")]),
+    ],
+    ids=repr,
+)
+def test_a_kept_failure_is_raised_again_with_all_that_it_holds(db, error):
+    calls = []
+
+    def fails():
+        calls.append(1)
+        raise error
+
+    for _ in range(2):
+        with Checkpoint("r", db=db) as run, pytest.raises(type(error)) as caught:
+            run.step("s", fails, keep_errors=Exception)
+        found = caught.value
+        assert (repr(found), str(found), vars(found)) == (repr(error), str(error), vars(error))
+    assert calls == [1]
+    (step,) = load_run("r", db=db).steps
+    assert "exception" not in step.error
+    assert step.error["message"] == str(error)
+
+
+def test_a_kept_failure_is_kept_as_text_where_it_holds_a_secret_or_too_much(db):
+    def fails(body):
+        raise Refused("no", body)
+
+    for key, body in (("secret", {"api_key": "sk-test-123"}), ("large", "x" * 100_000), ("odd", object())):
+        for _ in range(2):
+            with Checkpoint("r", db=db) as run, pytest.raises(Refused, match="no"):
+                run.step(key, fails, body, keep_errors=Refused)
+    with closing(raw.connect(db)) as database:
+        stored = "".join(text for (text,) in database.execute("SELECT error FROM steps"))
+    assert "sk-test-123" not in stored
+    assert len(stored) < 20_000
 
 
 @pytest.mark.parametrize("wrong", [[ValueError], ("ValueError",), "ValueError", int])
