@@ -60,12 +60,7 @@ def export_command(
     """
     if sum((bool(runs), all, name is not None or since is not None)) != 1:
         raise Usage("say which, in one way: some RUNs; or --all; or --name, --since or both")
-    if format in ("flowcast", "badgr") and out in (None, "-"):
-        raise Usage(f"{format} writes a folder; say which: --out FOLDER")
-    if out == "":
-        raise Usage("an empty --out names nothing; . is this folder, - is stdout")
-    if out is not None and format in ("json", "jsonl") and Path(out).is_dir():
-        raise Usage(f"--out {out} is a folder; name a file in it")
+    _check_target(format, out)
     begin = moment(since, "--since")
     from agent_resume import layouts
 
@@ -80,6 +75,15 @@ def export_command(
         if row.run_id in live and row.action != "refused":
             screen.note(f"run {row.run_id} was being executed; its export is of that moment")
     return exits.FAILED if summary.refused else exits.OK
+
+
+def _check_target(format: Layout, out: str | None) -> None:
+    if format in ("flowcast", "badgr") and out in (None, "-"):
+        raise Usage(f"{format} writes a folder; say which: --out FOLDER")
+    if out == "":
+        raise Usage("an empty --out names nothing; . is this folder, - is stdout")
+    if out is not None and format in ("json", "jsonl") and Path(out).is_dir():
+        raise Usage(f"--out {out} is a folder; name a file in it")
 
 
 def _live(store: Store) -> set[str]:
