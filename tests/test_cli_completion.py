@@ -60,6 +60,28 @@ def test_an_id_that_looks_like_an_option_is_offered_behind_a_double_dash(store, 
     assert bash("show", "--", "-d") == ["-dash"]
 
 
+def test_a_store_that_is_named_behind_the_cursor_counts(store, cli, tmp_path):
+    for behind in (("--db", store), ("--db", "=", store)):
+        env = {"COMP_WORDS": "\n".join(("agent-resume", "show", "", *behind)), "COMP_CWORD": "2"}
+        done = cli(_AGENT_RESUME_COMPLETE="complete_bash", **env, cwd=tmp_path)
+        assert (done.stdout.split(), done.stderr) == (["r"], "")
+
+
+def test_where_nothing_can_be_completed_nothing_is_said(cli):
+    for env in (
+        {},
+        {"COMP_WORDS": "agent-resume\nli"},
+        {"COMP_WORDS": "agent-resume\nli", "COMP_CWORD": ""},
+        {"COMP_WORDS": "agent-resume\nshow\n", "COMP_CWORD": "²"},
+        {"COMP_WORDS": "agent-resume\n--version\n", "COMP_CWORD": "2"},
+    ):
+        done = cli(_AGENT_RESUME_COMPLETE="complete_bash", **env)
+        assert (done.returncode, done.stderr) == (0, ""), env
+        assert "0.1.0" not in done.stdout
+    done = cli(_AGENT_RESUME_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="agent-resume --version ")
+    assert "0.1.0" not in done.stdout + done.stderr
+
+
 def test_the_first_word_completes_alike_with_typer_and_without(cli):
     for begun in ("", "r", "sh", "nothing", "--h", "s-"):
         env = {"_AGENT_RESUME_COMPLETE": "complete_bash", "COMP_CWORD": "1"}

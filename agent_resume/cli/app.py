@@ -19,8 +19,8 @@ _EPILOG = (
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:  # else the line is only being completed
         from agent_resume import __version__
 
         screen.line(f"agent-resume {__version__}")

@@ -29,15 +29,17 @@ _FILES = """    local before="${COMP_WORDS[COMP_CWORD-1]}"
 _MOST = 1000
 _EVALUATED = frozenset("\\$`\"'")
 _cut = ""
+_behind: list[str] = []
 
 
 def prepare() -> bool:
     """Whether bash asks; the words that it cut are joined again then."""
-    global _cut
+    global _cut, _behind
     if os.environ.get("_AGENT_RESUME_COMPLETE") != "complete_bash":
         return False
     pieces, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    if len(pieces) > 1 and at.isdigit():
+    if len(pieces) > 1 and at.isascii() and at.isdigit():
+        _behind = pieces[int(at) + 1 :]
         words: list[str] = []
         for before, piece in zip(["", *pieces], pieces[: int(at) + 1], strict=False):
             _cut = ""
@@ -68,7 +70,7 @@ def answer(complete: Callable[[], object]) -> NoReturn:
     try:
         with contextlib.redirect_stdout(said):
             complete()
-    except SystemExit:
+    except (Exception, SystemExit):  # noqa: BLE001 - Typer's, of an environment in which nothing is completed
         # By backslashes, not in quotes: ids that begin alike still do then, and it holds behind an open quote too.
         for text in said.getvalue().split("\n")[:-1]:
             sys.stdout.write(re.sub(r"([^\w@%+=:,./-])", r"\\\1", text.removeprefix(_cut)) + "\n")
@@ -146,10 +148,10 @@ def _line() -> list[str]:
 
 
 def _db_on_the_line() -> str | None:
-    parts = _line()
+    parts = [*_line(), *_behind]
     for place, part in enumerate(parts):
         if part.startswith("--db="):
             return part.removeprefix("--db=")
-        if part == "--db" and place + 1 < len(parts):
-            return parts[place + 1]
+        if part == "--db":
+            return next((text for text in parts[place + 1 :] if text != "="), None)  # which bash cuts off
     return None
