@@ -155,7 +155,10 @@ def _file(store: Store) -> Iterator[Finding]:
 def _access(path: str) -> Iterator[Finding]:
     for target in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.isfile(target) and not os.access(target, os.W_OK):
-            yield Finding("permissions", "note", f"{target} is not writable for you: runs can be read, not resumed")
+            why = "writable for you: runs can be read, not resumed"
+            if not os.access(target, os.R_OK):
+                why = "readable for you"
+            yield Finding("permissions", "note", f"{target} is not {why}")
     folder = os.path.dirname(path)
     if not os.access(folder, os.W_OK):
         yield Finding(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_resume import Checkpoint, Store, agent_run
+from agent_resume import Checkpoint, Store, agent_run, store_admin_doctor
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -167,6 +167,20 @@ def test_doctor_names_what_is_wrong_and_what_mends_it(store, command, run_python
     assert "dead" in found["runs"]["text"]
     assert found["runs"]["mend"] == f"agent-resume resume --db {store} --all-interrupted --exec"
     assert found["clock"]["level"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [(os.R_OK, "is not writable for you: runs can be read, not resumed"), (0, "is not readable for you")],
+)
+def test_doctor_says_what_permissions_forbid(store, command, monkeypatch, allowed, said):
+    access = os.access
+
+    def seen(path, mode, **named):
+        return mode & ~allowed == 0 if str(path) == store else access(path, mode, **named)
+
+    monkeypatch.setattr(store_admin_doctor.os, "access", seen)
+    assert f"{store} {said}\n" in command("doctor", "--db", store)[1]
 
 
 def test_doctor_on_damage_is_a_problem(store, command, tmp_path):
