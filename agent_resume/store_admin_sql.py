@@ -47,6 +47,7 @@ def asked(store: Store, text: str, parameters: Mapping[str, Any]) -> Iterator[An
     Raises:
         SqlRefused: the database refuses the statement.
         StoreError: the store cannot be read.
+        KeyboardInterrupt: Ctrl-C, also in the middle of the statement.
     """
     if store.location.kind != "sqlite":
         try:
@@ -62,6 +63,8 @@ def asked(store: Store, text: str, parameters: Mapping[str, Any]) -> Iterator[An
             raise SqlRefused(store_admin_sql_server.NO_ROWS)
         yield Answer(tuple(column[0] for column in cursor.description), _rows(cursor))
     except (sqlite3.Error, sqlite3.Warning) as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            raise KeyboardInterrupt from None  # it came in _look_at_signals, where SQLite swallows it
         raise _refusal(store, error) from error
     finally:
         connection.close()
@@ -95,7 +98,13 @@ def _connect(store: Store) -> sqlite3.Connection:
     # on this connection, so there is nothing to trust a schema with.
     connection.execute("PRAGMA trusted_schema=ON").close()
     connection.set_authorizer(_allow)
+    connection.set_progress_handler(_look_at_signals, 100_000)
     return connection
+
+
+def _look_at_signals() -> int:
+    """Nothing: that Python runs at all, in the middle of a long statement, lets Ctrl-C in."""
+    return 0
 
 
 def _allow(action: int, first: str | None, second: str | None, *_: object) -> int:

@@ -418,6 +418,11 @@ def test_export_and_import_give_the_same_run(store, command, tmp_path):
     assert command("export", "r", "--format", "flowcast", "--out", "-", "--db", store)[0] == 2
 
 
+def test_a_run_that_is_named_twice_is_exported_once(store, command):
+    out = command("export", "r", "r", "--format", "jsonl", "--db", store)[1]
+    assert json.loads(out.splitlines()[0])["runs"] == 1
+
+
 def test_export_never_writes_over_the_store_itself(command, tmp_path):
     store = tmp_path / "own.db"
     agent_run("job", job, run_id="r", db=store)

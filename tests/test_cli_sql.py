@@ -5,8 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 from agent_resume import Checkpoint, Run, agent_run, schema
@@ -64,6 +69,28 @@ def test_connect_refuses_what_is_there_and_cannot_be_used(tmp_path, command):
         code, out, err = command("connect", "--db", path)
         assert (code, out, err.count("\n")) == (6, "", 1)
     assert command("connect", "--db", tmp_path / "none.db")[0] == 0
+
+
+def test_a_statement_may_begin_with_a_comment(store, command):
+    assert command("sql", "-- which runs\nSELECT 1 AS one", "--json", "--db", store)[:2] == (0, '[\n{"one": 1}\n]\n')
+    assert command("sql", "--json", "--nope", "--db", store)[0] == 2
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_a_statement_that_computes(store):
+    endless = "WITH RECURSIVE n(x) AS (VALUES (1) UNION ALL SELECT x + 1 FROM n) SELECT sum(x) FROM n"
+    command = [sys.executable, "-m", "agent_resume", "sql", endless, "--db", store]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        used = psutil.Process(process.pid)
+        while sum(used.cpu_times()[:2]) < 1.5:  # it computes, or is about to
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == (b"", b"")
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_every_view_and_table_can_be_read(store, command):

@@ -149,4 +149,10 @@ def command_class(annotations: Mapping[str, Any]) -> type[TyperCommand]:
         def get_params(self, ctx: Any) -> list[Any]:
             return _lightened(super().get_params(ctx), annotations)
 
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            # A statement may begin with a comment of SQL's.
+            if self.name == "sql":
+                args = [f" {text}" if text[:2] == "--" and text[2:3].isspace() else text for text in args]
+            return super().parse_args(ctx, args)
+
     return Command

@@ -65,7 +65,7 @@ def export_command(
     from agent_resume import layouts
 
     with session.opened(db) as store:
-        ids = [session.find(store, run).id for run in runs] if runs else _ids(store, name, begin)
+        ids = list(dict.fromkeys(session.find(store, run).id for run in runs)) if runs else _ids(store, name, begin)
         live = _live(store)
         target = screen.json_stream() if out is None or out == "-" else out
         with bar.shown("export", wanted=not screen.is_terminal(None if out == "-" else out)) as tell:
