@@ -141,6 +141,26 @@ def test_a_folder_that_is_there_is_never_written_over_unasked(store, tmp_path):
         assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
+def test_what_others_put_into_a_runs_folder_stays_there_when_it_is_replaced(store, tmp_path):
+    with Checkpoint("job", db=store) as run:
+        run.step("a", lambda: 1)
+    out = tmp_path / "out"
+    export_runs(store, ["job"], format="flowcast", out=out)
+    folder = out / "job"
+    state = (folder / "state.json").read_text("utf-8")
+    (folder / "state.json").write_text("{}", "utf-8")
+    (folder / "notes").mkdir()
+    for name in ("tasks.json", "notes/by hand.md"):
+        (folder / name).write_text("not made by us", "utf-8")
+    (folder / "link").symlink_to(tmp_path)
+    (row,) = export_runs(store, ["job"], format="flowcast", out=out, replace=True).rows
+    assert row.action == "replaced"
+    assert (folder / "state.json").read_text("utf-8") == state
+    assert [(folder / name).read_text("utf-8") for name in ("tasks.json", "notes/by hand.md")] == ["not made by us"] * 2
+    assert (folder / "link").is_symlink()
+    assert [path.name for path in out.iterdir()] == ["job"]
+
+
 def test_no_export_takes_the_folder_of_another_run(store, tmp_path):
     ids = ("a/b", "a_b_c14cddc0", "Foo", "foo")
     for run_id in ids:

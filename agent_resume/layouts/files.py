@@ -134,9 +134,18 @@ class NewFolder:
         self._settled = True
         sync_folder(self.target.parent)
         if old.is_dir() and not old.is_symlink():
+            self._keep_others(old)
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.unlink()
+
+    def _keep_others(self, old: Path) -> None:
+        # What is not in the new folder was not made by us, so it is not ours to delete: plans, logs, notes.
+        for entry in list(old.iterdir()):
+            place = self.target / entry.name
+            if not os.path.lexists(place):
+                entry.rename(place)
+        sync_folder(self.target)
 
 
 def _sync_tree(folder: Path) -> None:
