@@ -95,7 +95,10 @@ class Child:
         if kind == "value":
             return Outcome(found)
         whole, described = found
-        return Outcome(error=whole if whole is not None else _described(spec, self._context, described))
+        failed: BaseException = whole if whole is not None else _described(spec, self._context, described)
+        if described.get("traceback"):
+            failed.__cause__ = ChildTraceback(described["traceback"])
+        return Outcome(error=failed)
 
     def _end(self) -> str:
         self._process.join(1)
@@ -115,6 +118,13 @@ class Child:
                 if process.pid is not None and process.exitcode is None:  # without a pid it could not be started
                     _kill_group(process.pid)
                     process.kill()
+
+
+class ChildTraceback(Exception):
+    """Where a child process raised the exception that this is the cause of: frames do not travel, their text does."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
 
 
 def _answers(pipe: Connection, seconds: float | None) -> bool:

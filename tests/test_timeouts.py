@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -228,6 +229,8 @@ def test_its_failure_comes_back_as_it_was_or_as_text(db):
     with Checkpoint("r", db=db) as run:
         with pytest.raises(Failure, match="status 500") as caught:
             run.step("s", boom, isolation="process")
+        assert ", in boom" in "".join(traceback.format_exception(caught.value))
+        assert ", in boom" in run.state().steps[0].error["traceback"]
         assert caught.value.status == 500
         with pytest.raises(SystemExit) as left:
             run.step("x", leave, 3, isolation="process")
